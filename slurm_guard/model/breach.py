@@ -1,0 +1,43 @@
+"""One red line crossed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class RedLine(str, Enum):
+    """The three red lines."""
+
+    NUMERIC = "numeric"
+    HEARTBEAT = "heartbeat"
+    HARDWARE = "hardware"
+
+
+class BreachKind(str, Enum):
+    """Which rule of a red line was broken."""
+
+    NON_FINITE = "non_finite"
+    STALL = "stall"
+    DEAD_RANK = "dead_rank"
+    STOPPED_RANK = "stopped_rank"
+    UNFINISHED_EXIT = "unfinished_exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One red line crossed once.
+
+    `node` and `rank` are None where the evidence names none; `suspects` are the nodes that the
+    evidence does name. `symptom_ago_s` is how long before the breach the first symptom was seen.
+    """
+
+    red_line: RedLine
+    kind: BreachKind
+    value: str
+    evidence: str
+    node: str | None = None
+    rank: int | None = None
+    iteration: int | None = None
+    suspects: tuple[str, ...] = ()
+    symptom_ago_s: float = 0.0

@@ -1,0 +1,99 @@
+"""The settings: one field a setting, with its section, unit, bounds and meaning.
+
+The same table gives the TOML keys, the `SLURM_GUARD_*` variables, the flags of guarded-srun and
+the documentation, so that none of them can say something else than the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+
+def _setting(
+    default: Any,
+    section: str,
+    text: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    return field(
+        default=default,
+        metadata={"section": section, "text": text, "low": low, "high": high, "choices": choices},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of guarded-srun. Names end in their unit; a limit of 0 is never "off"."""
+
+    observe: bool = _setting(False, "guard", "judge and dump, but stop, restart and exclude nothing")
+    nonfinite_limit: int = _setting(
+        3, "numeric", "consecutive records with a NaN or infinite loss that stop the job", low=1, high=10_000
+    )
+    stall_s: float = _setting(
+        900.0,
+        "heartbeat",
+        "seconds without progress after which stacks are compared (set by you, it convicts alone)",
+        low=2,
+        high=604_800,
+    )
+    stall_hard_s: float = _setting(
+        3600.0, "heartbeat", "seconds without progress that stop the job whatever stacks say", low=2, high=1_209_600
+    )
+    startup_s: float = _setting(
+        3600.0, "heartbeat", "seconds that start-up may take before the second progress record", low=2, high=1_209_600
+    )
+    stack_interval_s: float = _setting(
+        30.0, "heartbeat", "seconds between the two stack dumps that tell a stall from a pause", low=0.5, high=600
+    )
+    stopped_s: float = _setting(
+        60.0, "heartbeat", "seconds that one rank may be stopped (state T) while others run", low=1, high=86_400
+    )
+    exit_wait_s: float = _setting(
+        600.0,
+        "heartbeat",
+        "seconds that other ranks may run on after one has ended with code 0",
+        low=1,
+        high=604_800,
+    )
+    dump_s: float = _setting(10.0, "scene", "seconds that capturing the scene may take, whatever hangs", low=1, high=40)
+    log_lines: int = _setting(500, "scene", "last lines of output kept in the fault folder", low=1, high=100_000)
+    grace_s: float = _setting(10.0, "kill", "seconds between SIGTERM and SIGKILL", low=0, high=49)
+    recovery: str = _setting(
+        "auto",
+        "recovery",
+        "what follows a stop: auto (restart in the allocation, else requeue), restart, requeue or stop",
+        choices=("auto", "restart", "requeue", "stop"),
+    )
+    resumable: bool = _setting(
+        False, "recovery", "the training resumes by itself from its checkpoints, so it may be run again"
+    )
+    max_restarts: int = _setting(
+        3, "recovery", "restarts and requeues in a row that bring no progress before the job is stopped", low=0, high=1000
+    )
+    exit_code: int = _setting(
+        86, "recovery", "exit code of guarded-srun when it stops a job that it may not run again", low=1, high=125
+    )
+    controller_wait_s: float = _setting(
+        600.0, "recovery", "seconds to wait for a silent Slurm controller before giving up a requeue", low=0, high=86_400
+    )
+    state_dir: str = _setting(
+        "", "paths", "journal and fault folders; default: slurm-guard/JOBID under the submit directory"
+    )
+    ring_dir: str = _setting("", "paths", "node-local ring checkpoints; default: /var/tmp/slurm-guard-USER")
+    milestone_dir: str = _setting("", "paths", "milestones on shared storage; default: milestones in the state directory")
+
+    @classmethod
+    def table(cls) -> tuple[Field[Any], ...]:
+        """The fields in order; `metadata` holds section, text, low, high and choices."""
+        return fields(cls)
+
+
+HARD_LIMIT_S = 60.0
+"""Seconds from a breach in which every sick rank must be dead."""
+
+SCENE_RESERVE_S = 10.0
+"""Seconds of the hard limit kept for verifying and for `scancel`."""

@@ -1,0 +1,276 @@
+"""The words of the control channel: orders go down to the watchdogs, reports come up.
+
+One JSON object a line, never longer than `LINE_LIMIT` bytes: Slurm moves step output in pieces of
+1,024 bytes and mixes those of different tasks. What is larger goes into a file that the line names.
+A line that is no message is counted by the reader and never fatal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Union
+
+from slurm_guard.model.reading import RankReading, StackReading
+
+LINE_LIMIT = 900
+"""Bytes of a line, its newline included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Order: report the stack signature of every rank (a `Stack` each), then `Looked`."""
+
+    KIND: ClassVar[str] = "look"
+    look: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Order: capture the scene into `directory`, then kill the ranks.
+
+    TERM is sent on the order `Term` or `dump_s` after this order at the latest, KILL `grace_s` after
+    TERM. Each watchdog arms timers of its own: no later word is needed. With `kill` false (observe
+    mode) only the scene is captured.
+    """
+
+    KIND: ClassVar[str] = "stop"
+    incident: str
+    directory: str
+    dump_s: float
+    grace_s: float
+    kill: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Order: every node has its scene; begin the kill of this incident now."""
+
+    KIND: ClassVar[str] = "term"
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Order: end. A kill in progress is finished first."""
+
+    KIND: ClassVar[str] = "leave"
+
+
+Order = Union[Look, Stop, Term, Leave]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Report: a watchdog is up. Sent once."""
+
+    KIND: ClassVar[str] = "hello"
+    node: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Report: the watchdog lives; `ranks` living ranks on its node. Sent every few seconds."""
+
+    KIND: ClassVar[str] = "pulse"
+    node: str
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeen:
+    """Report: a rank as it is now. Sent when it appears or changes state, and every few seconds."""
+
+    KIND: ClassVar[str] = "rank"
+    node: str
+    rank: int
+    local_rank: int
+    pid: int
+    state: str
+    cpu_s: float
+    children: int
+    step_id: str
+
+    def reading(self) -> RankReading:
+        """The same as a reading."""
+        return RankReading(**asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class RankGone:
+    """Report: the rank's process tree is gone."""
+
+    KIND: ClassVar[str] = "gone"
+    node: str
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Report: one stack signature, the answer to `Look`."""
+
+    KIND: ClassVar[str] = "stack"
+    look: int
+    node: str
+    rank: int
+    pid: int
+    signature: str
+    top: str
+
+    def reading(self) -> StackReading:
+        """The same as a reading."""
+        return StackReading(self.node, self.rank, self.pid, self.signature, self.top)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Report: all stacks of this look were sent; `refused` says why there may be none."""
+
+    KIND: ClassVar[str] = "looked"
+    look: int
+    node: str
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStarted:
+    """Report: the capture of the scene began."""
+
+    KIND: ClassVar[str] = "dump_started"
+    incident: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """Report: the scene of this node lies in `directory` (shared, or node-local where that failed).
+
+    `missing` says in a few words what could not be captured.
+    """
+
+    KIND: ClassVar[str] = "dumped"
+    incident: str
+    node: str
+    directory: str
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TermSent:
+    """Report: every process of the step on this node got SIGTERM (or SIGABRT, for its stack)."""
+
+    KIND: ClassVar[str] = "term_sent"
+    incident: str
+    node: str
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """Report: verified dead; `left` are pids that could not be killed."""
+
+    KIND: ClassVar[str] = "killed"
+    incident: str
+    node: str
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Report: something in the watchdog failed; it goes on."""
+
+    KIND: ClassVar[str] = "trouble"
+    node: str
+    text: str
+
+
+Report = Union[
+    Hello, Pulse, RankSeen, RankGone, Stack, Looked, DumpStarted, Dumped, TermSent, Killed, Trouble
+]
+
+_ORDERS: tuple[Any, ...] = (Look, Stop, Term, Leave)
+_REPORTS: tuple[Any, ...] = (
+    Hello,
+    Pulse,
+    RankSeen,
+    RankGone,
+    Stack,
+    Looked,
+    DumpStarted,
+    Dumped,
+    TermSent,
+    Killed,
+    Trouble,
+)
+
+
+def encode(message: Order | Report) -> bytes:
+    """The message as one line of at most `LINE_LIMIT` bytes, newline included.
+
+    Long texts are shortened in the middle until the line fits; a message that cannot fit is a
+    ValueError, since a directory name must never arrive shortened.
+    """
+    body = {"t": message.KIND, **asdict(message)}
+    for room in (None, 300, 120, 40, 10):
+        line = json.dumps({k: _shorten(k, v, room) for k, v in body.items()}, separators=(",", ":")).encode()
+        if len(line) < LINE_LIMIT:
+            return line + b"\n"
+    raise ValueError(f"a {message.KIND} message does not fit into {LINE_LIMIT} bytes")
+
+
+_SHORTENED = frozenset({"text", "top", "missing", "refused"})
+
+
+def _shorten(key: str, value: Any, room: int | None) -> Any:
+    if room is None:
+        return value
+    if isinstance(value, (tuple, list)):
+        return value[:room]
+    if key in _SHORTENED and len(value) > room:
+        return value[: room // 2] + "…" + value[-(room // 2) :]
+    return value
+
+
+def parse_order(line: bytes) -> Order | None:
+    """The order in this line, or None when it holds none.
+
+    >>> parse_order(b'{"t":"leave"}')
+    Leave()
+    >>> parse_order(b'{"t":"le') is None
+    True
+    """
+    found: Order | None = _parse(line, _ORDERS)
+    return found
+
+
+def parse_report(line: bytes) -> Report | None:
+    """The report in this line, or None when it holds none (cut, mixed, or not ours)."""
+    found: Report | None = _parse(line, _REPORTS)
+    return found
+
+
+def _parse(line: bytes, kinds: tuple[Any, ...]) -> Any:
+    try:
+        body = json.loads(line)
+        kind = next(k for k in kinds if k.KIND == body.pop("t"))
+        types = {f.name: f.type for f in fields(kind)}
+        if any(not _fits(value, types[name]) for name, value in body.items()):
+            return None
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})
+    except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):
+        return None
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    if annotation == "bool":
+        return isinstance(value, bool)
+    if annotation == "str":
+        return isinstance(value, str)
+    if annotation == "float":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if annotation == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, list) and all(isinstance(v, int) for v in value)

@@ -1,0 +1,95 @@
+"""Protocols for everything outside. Adapters implement them; `testing` ships doubles.
+
+Methods that ask may raise `OutsideError`; what cannot be known is an error, never a made-up value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
+from slurm_guard.model.reading import JobReading, NodeReading, StepReading
+
+
+class Clock(Protocol):
+    """Time. Durations come from `now_s`, records from `wall_s`."""
+
+    def now_s(self) -> float:
+        """Seconds of the monotonic clock."""
+
+    def wall_s(self) -> float:
+        """Seconds since the epoch, for records only."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; a double just advances its time."""
+
+
+class Slurm(Protocol):
+    """The controller, asked with the caller's own rights. Every call has a deadline.
+
+    Raises:
+        SlurmUnavailable: the controller does not answer.
+        CommandFailed: it refuses.
+    """
+
+    def read_job(self, job_id: str) -> JobReading:
+        """The job; array elements as ARRAYJOB_TASK."""
+
+    def read_steps(self, job_id: str) -> tuple[StepReading, ...]:
+        """The living steps of the job, batch and extern left out."""
+
+    def read_batch_script(self, job_id: str) -> str:
+        """The batch script as submitted."""
+
+    def expand(self, nodelist: str) -> tuple[str, ...]:
+        """The node names of a Slurm node list."""
+
+    def test_requeue(self, job_id: str, excluded: Iterable[str]) -> str:
+        """Why the job could not run without these nodes; empty when it could (`sbatch --test-only`)."""
+
+    def requeue(self, job_id: str, excluded: Iterable[str]) -> None:
+        """Requeue the job and, in the same controller session, set its ExcNodeList."""
+
+    def cancel_step(self, step_id: str, signal: str) -> None:
+        """Signal every task of the step."""
+
+    def read_node(self, node: str) -> NodeReading:
+        """The node's states and drain reason."""
+
+    def drain_node(self, node: str, reason: str) -> None:
+        """Drain the node (administrators only)."""
+
+
+class Processes(Protocol):
+    """The processes of this machine (or of this PID namespace)."""
+
+    def find(self, run: str, node: str) -> tuple[ProcessReading, ...]:
+        """Every process that carries SLURM_GUARD_RUN=`run` and SLURMD_NODENAME=`node`."""
+
+    def read(self, pid: int) -> ProcessReading | None:
+        """One process, or None when it is gone."""
+
+    def send_signal(self, process: ProcessReading, signal: int) -> bool:
+        """Signal it if it is still the same process (start time); False when it is gone."""
+
+
+class Stacks(Protocol):
+    """Python stacks of living processes."""
+
+    def dump(self, pid: int, timeout_s: float) -> StackDump:
+        """The stack; `StackDump.refused` says why there is none (ptrace refused, not Python …)."""
+
+
+class KernelLog(Protocol):
+    """The kernel's own log."""
+
+    def tail(self, lines: int) -> tuple[KernelLine, ...]:
+        """Its last lines; raises OutsideError where this user may not read it."""
+
+
+class Gpus(Protocol):
+    """The GPUs of this machine."""
+
+    def describe(self) -> dict[str, object]:
+        """A plain description for the fault folder; raises OutsideError when there is no driver."""
