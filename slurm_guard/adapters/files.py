@@ -1,0 +1,136 @@
+"""Files that are whole or not there, and copies with a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+_PIECE = 1 << 20
+
+
+def write_atomic(path: str | Path, data: bytes, mode: int = 0o600) -> None:
+    """Write the file so that a reader, or a crash, finds the old or the new one and never a part.
+
+    Raises:
+        OSError: as the file system says; nothing is left behind then.
+    """
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        try:
+            _write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+    sync_directory(path.parent)
+
+
+def append_line(path: str | Path, line: bytes, mode: int = 0o600) -> None:
+    """Append one line (newline added) in a single write and fsync it.
+
+    Raises:
+        OSError: as the file system says.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+    try:
+        _write_all(fd, line + b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Make the names in this directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def copy_tree(source: str | Path, target: str | Path, limit_bytes: int) -> tuple[int, bool]:
+    """Copy the regular files under `source` into `target` by file descriptor; links are not followed.
+
+    Directories are made with mode 0700, files with 0600, every file and directory is fsynced. At most
+    `limit_bytes` are copied: the file that would exceed them is cut there.
+
+    Returns:
+        The bytes copied, and whether everything was.
+
+    Raises:
+        OSError: as the file systems say; what was copied until then stays.
+    """
+    os.makedirs(target, mode=0o700, exist_ok=True)
+    directory = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        goal = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _copy_directory(directory, goal, limit_bytes)
+        finally:
+            os.close(goal)
+    finally:
+        os.close(directory)
+
+
+def _copy_directory(source: int, target: int, limit_bytes: int) -> tuple[int, bool]:
+    copied, whole = 0, True
+    for name in sorted(os.listdir(source)):
+        kind = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
+        left = limit_bytes - copied
+        if stat.S_ISDIR(kind):
+            done, complete = _enter(source, target, name, left)
+        elif stat.S_ISREG(kind):
+            done, complete = _copy_file(source, target, name, left)
+        else:
+            done, complete = 0, False
+        copied, whole = copied + done, whole and complete
+    os.fsync(target)
+    return copied, whole
+
+
+def _enter(source: int, target: int, name: str, left: int) -> tuple[int, bool]:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=target)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    below = os.open(name, flags, dir_fd=source)
+    try:
+        goal = os.open(name, flags, dir_fd=target)
+        try:
+            return _copy_directory(below, goal, left)
+        finally:
+            os.close(goal)
+    finally:
+        os.close(below)
+
+
+def _copy_file(source: int, target: int, name: str, left: int) -> tuple[int, bool]:
+    # O_NONBLOCK: what was a file a moment ago may be a FIFO now.
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        goal = os.open(name, flags, 0o600, dir_fd=target)
+        try:
+            done = 0
+            while done < left and (piece := os.read(fd, min(_PIECE, left - done))):
+                _write_all(goal, piece)
+                done += len(piece)
+            os.fsync(goal)
+            return done, not os.read(fd, 1)
+        finally:
+            os.close(goal)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
