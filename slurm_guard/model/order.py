@@ -255,7 +255,8 @@ def parse_report(line: bytes) -> Report | None:
 def _parse(line: bytes, kinds: tuple[Any, ...]) -> Any:
     try:
         body = json.loads(line)
-        kind = next(k for k in kinds if k.KIND == body.pop("t"))
+        word = body.pop("t")
+        kind = next(k for k in kinds if word == k.KIND)
         types = {f.name: f.type for f in fields(kind)}
         if any(not _fits(value, types[name]) for name, value in body.items()):
             return None
