@@ -23,11 +23,28 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Stamp:
+    """The moment of the training at which a checkpoint is taken.
+
+    `finite` is False when the loss was not, or when the state itself holds a NaN. `fork` names the
+    attempt that computed it: iteration 80 of an attempt that was rolled back is not iteration 80 of
+    the attempt that followed, and ranks must never mix the two.
+    """
+
+    iteration: int
+    epoch: float | None = None
+    loss: float | None = None
+    finite: bool = True
+    world_size: int = 1
+    fork: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A complete checkpoint: everything that MANIFEST.json says about it.
 
-    `written_s` is epoch seconds, for people; the order is by iteration. `finite` is False when the
-    loss at that moment was not.
+    `written_s` is epoch seconds, for people; the order is by iteration. `finite` and `fork` are
+    those of its `Stamp`. A loss that is not finite is kept as None.
     """
 
     kind: CheckpointKind
@@ -39,6 +56,7 @@ class Checkpoint:
     world_size: int
     written_s: float
     parts: tuple[Part, ...]
+    fork: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +65,11 @@ class Skipped:
 
     directory: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """Where the checkpoints of one job are: `ring` on each node, `milestone` on shared storage."""
+
+    ring: str
+    milestone: str

@@ -1,0 +1,73 @@
+"""Where a job's checkpoints are, and whether a node-local directory can be trusted."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Directories
+
+
+def plan_directories(environment: Mapping[str, str], working_directory: str = ".") -> Directories:
+    """The checkpoint directories of the job with this environment. Both sides use it, so they agree.
+
+    `SLURM_GUARD_RING_DIR` is the base of all rings of a user (default `/var/tmp/slurm-guard-USER`); the
+    job's own directory `CLUSTER-JOBID` is put below it. `SLURM_GUARD_MILESTONE_DIR` is taken as it is;
+    without it milestones are in `milestones` of the state directory (`SLURM_GUARD_STATE_DIR`, default
+    `slurm-guard/JOBID` under the submit directory). Outside a job the job id is `local`.
+
+    >>> job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "USER": "ann", "SLURM_SUBMIT_DIR": "/h"}
+    >>> plan_directories(job)
+    Directories(ring='/var/tmp/slurm-guard-ann/c-7', milestone='/h/slurm-guard/7/milestones')
+    """
+    job = environment.get("SLURM_JOB_ID") or "local"
+    cluster = environment.get("SLURM_CLUSTER_NAME") or "cluster"
+    user = (
+        environment.get("SLURM_JOB_USER") or environment.get("USER") or environment.get("LOGNAME") or "user"
+    )
+    base = environment.get("SLURM_GUARD_RING_DIR") or f"/var/tmp/slurm-guard-{user}"
+    submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
+    state = environment.get("SLURM_GUARD_STATE_DIR") or os.path.join(submit, "slurm-guard", job)
+    milestone = environment.get("SLURM_GUARD_MILESTONE_DIR") or os.path.join(state, "milestones")
+    return Directories(ring=os.path.join(base, f"{cluster}-{job}"), milestone=milestone)
+
+
+def make_private(directory: str) -> None:
+    """Make a node-local directory that only this user can write to.
+
+    Raises:
+        CheckpointError: it cannot be made, or somebody else could put files there.
+    """
+    try:
+        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot make the ring directory {directory}: {error.strerror or error}"
+        ) from error
+    if why := distrust(directory):
+        raise CheckpointError(f"the ring directory {directory} cannot be used: {why}")
+
+
+def distrust(directory: str) -> str:
+    """Why files in this directory may be another user's; empty when they can only be ours.
+
+    The default base has a name that anybody can guess in a directory that anybody can write to.
+    """
+    try:
+        own, base = os.lstat(directory), os.stat(os.path.dirname(os.path.abspath(directory)))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    user = os.geteuid()
+    faults = {
+        "it is not a directory of this user": not stat.S_ISDIR(own.st_mode) or own.st_uid != user,
+        "others may write to it": bool(own.st_mode & 0o022),
+        "the directory above it belongs to another user": base.st_uid not in (user, 0),
+        "others may rename it in the directory above it": bool(base.st_mode & 0o022)
+        and not base.st_mode & stat.S_ISVTX,
+    }
+    return next((fault for fault, found in faults.items() if found), "")

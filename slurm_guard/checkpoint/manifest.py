@@ -1,0 +1,274 @@
+"""A checkpoint on disk: whole or not there.
+
+Files are written in a `.tmp-…` directory beside the final name; every one is fsynced, MANIFEST.json
+comes last, the directory is renamed into place and its parent fsynced. What has no valid manifest
+does not exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped, Stamp
+
+SCHEMA = 1
+MANIFEST = "MANIFEST.json"
+MANIFEST_LIMIT = 4 << 20
+"""Bytes of a manifest that are read; more is no manifest of ours."""
+
+_PREFIX = "iteration-"
+_WORKING = ".tmp-"
+
+
+def checkpoint_name(iteration: int) -> str:
+    """The directory name of a checkpoint.
+
+    >>> checkpoint_name(42)
+    'iteration-0000000042'
+    """
+    return f"{_PREFIX}{iteration:010d}"
+
+
+def write_checkpoint(
+    parent: str, kind: CheckpointKind, stamp: Stamp, write_parts: Callable[[str], None]
+) -> Checkpoint:
+    """Write a checkpoint into `parent` and return it; `write_parts` fills the directory it is given.
+
+    A whole one of the same iteration and fork is left as it is and returned. Whatever fails, nothing
+    that was complete before is harmed. Exceptions of `write_parts` pass through.
+
+    Raises:
+        CheckpointError: the files could not be written (disk full, no rights …).
+    """
+    final = os.path.join(parent, checkpoint_name(stamp.iteration))
+    working = os.path.join(parent, f"{_WORKING}{checkpoint_name(stamp.iteration)}-{secrets.token_hex(4)}")
+    present = _same(final, stamp)
+    if present is not None:
+        return present
+    lock = -1
+    try:
+        os.mkdir(working)
+        with contextlib.suppress(OSError):  # not every shared file system has locks
+            lock = _lock(working)
+        write_parts(working)
+        checkpoint = _seal(working, final, kind, stamp)
+        _put_in_place(working, final, stamp)
+        _sync(parent)
+        return checkpoint
+    except OSError as error:
+        raise CheckpointError(f"cannot write the checkpoint {final}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def read_checkpoint(directory: str) -> Checkpoint | Skipped:
+    """The checkpoint in this directory as its manifest says, sizes compared; or why it is none."""
+    try:
+        with open(os.path.join(directory, MANIFEST), "rb") as file:
+            text = file.read(MANIFEST_LIMIT + 1)
+        checkpoint = _parse(directory, text)
+        for part in checkpoint.parts:
+            size = os.stat(os.path.join(directory, part.name)).st_size
+            if size != part.size:
+                return Skipped(directory, f"{part.name} has {size} bytes instead of {part.size}")
+        return checkpoint
+    except FileNotFoundError as error:
+        return Skipped(directory, f"{os.path.basename(error.filename)} is missing")
+    except OSError as error:
+        return Skipped(directory, f"it cannot be read: {error.strerror or error}")
+    except CheckpointError as error:
+        return Skipped(directory, str(error))
+
+
+def read_checkpoints(parent: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
+    """All checkpoints of a directory, oldest first, and why others are none. A missing one holds none."""
+    try:
+        names = sorted(name for name in os.listdir(parent) if name.startswith(_PREFIX))
+    except FileNotFoundError:
+        return (), ()
+    except OSError as error:
+        return (), (Skipped(parent, f"it cannot be read: {error.strerror or error}"),)
+    found = [read_checkpoint(os.path.join(parent, name)) for name in names]
+    good = sorted((c for c in found if isinstance(c, Checkpoint)), key=lambda c: c.iteration)
+    return tuple(good), tuple(s for s in found if isinstance(s, Skipped))
+
+
+def verify_checkpoint(checkpoint: Checkpoint) -> Skipped | None:
+    """Read every byte: None when all checksums fit, else the first thing that is wrong."""
+    try:
+        for part in checkpoint.parts:
+            if _checksum(os.path.join(checkpoint.directory, part.name)) != part.checksum:
+                return Skipped(
+                    checkpoint.directory, f"{part.name} does not have its checksum: its bytes have changed"
+                )
+    except OSError as error:
+        return Skipped(checkpoint.directory, f"it cannot be read: {error.strerror or error}")
+    return None
+
+
+def remove_stale(parent: str, age_s: float = 0.0) -> int:
+    """Remove what dead writers of this user left behind; how many were removed.
+
+    A living writer holds a lock on its directory. Where locks do not reach (shared storage), give an
+    `age_s` that no writer takes.
+    """
+    try:
+        paths = [os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_WORKING)]
+    except OSError:
+        return 0
+    stale = [path for path in paths if _is_stale(path, age_s)]
+    for path in stale:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(stale)
+
+
+def _is_stale(path: str, age_s: float) -> bool:
+    try:
+        found = os.lstat(path)
+        if found.st_uid != os.geteuid() or time.time() - found.st_mtime < age_s:
+            return False
+        os.close(_lock(path))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return age_s > 0
+    return True
+
+
+def _same(final: str, stamp: Stamp) -> Checkpoint | None:
+    present = read_checkpoint(final)
+    return present if isinstance(present, Checkpoint) and present.fork == stamp.fork else None
+
+
+def _seal(working: str, final: str, kind: CheckpointKind, stamp: Stamp) -> Checkpoint:
+    parts = []
+    for name in sorted(os.listdir(working)):
+        path = os.path.join(working, name)
+        _sync(path)
+        parts.append(Part(name, os.stat(path).st_size, _checksum(path)))
+    loss = stamp.loss if stamp.loss is not None and math.isfinite(stamp.loss) else None
+    checkpoint = Checkpoint(
+        kind,
+        final,
+        stamp.iteration,
+        stamp.epoch,
+        loss,
+        stamp.finite,
+        stamp.world_size,
+        time.time(),
+        tuple(parts),
+        stamp.fork,
+    )
+    with open(os.path.join(working, MANIFEST), "wb") as file:
+        file.write(_compose(checkpoint))
+        file.flush()
+        os.fsync(file.fileno())
+    _sync(working)
+    return checkpoint
+
+
+def _put_in_place(working: str, final: str, stamp: Stamp) -> None:
+    try:
+        os.rename(working, final)
+    except OSError:
+        # Somebody else's writer of the same disk was faster, or a broken or rolled-back one has the name.
+        if _same(final, stamp) is not None:
+            return
+        aside = f"{working}-replaced"
+        os.rename(final, aside)
+        os.rename(working, final)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _compose(checkpoint: Checkpoint) -> bytes:
+    body = {
+        "schema": SCHEMA,
+        "kind": checkpoint.kind.value,
+        "iteration": checkpoint.iteration,
+        "epoch": checkpoint.epoch,
+        "loss": checkpoint.loss,
+        "finite": checkpoint.finite,
+        "world_size": checkpoint.world_size,
+        "fork": checkpoint.fork,
+        "written_s": checkpoint.written_s,
+        "parts": [{"name": p.name, "size": p.size, "checksum": p.checksum} for p in checkpoint.parts],
+    }
+    return json.dumps({**body, "checksum": _body_checksum(body)}, indent=1).encode() + b"\n"
+
+
+def _parse(directory: str, text: bytes) -> Checkpoint:
+    try:
+        body: dict[str, Any] = json.loads(text)
+        schema, checksum = int(body["schema"]), body.pop("checksum", None)
+        if schema > SCHEMA:
+            raise CheckpointError(f"its manifest has schema {schema}; this slurm-guard reads up to {SCHEMA}")
+        if checksum != _body_checksum(body):
+            raise CheckpointError(f"{MANIFEST} does not have its own checksum: it was changed or damaged")
+        checkpoint = Checkpoint(
+            CheckpointKind(body["kind"]),
+            directory,
+            body["iteration"],
+            body["epoch"],
+            body["loss"],
+            body["finite"],
+            body["world_size"],
+            body["written_s"],
+            tuple(Part(_plain(p["name"]), p["size"], p["checksum"]) for p in body["parts"]),
+            body["fork"],
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{MANIFEST} is no manifest of ours ({type(error).__name__})") from error
+    if os.path.basename(os.path.abspath(directory)) != checkpoint_name(checkpoint.iteration):
+        raise CheckpointError(f"its manifest is that of iteration {checkpoint.iteration}")
+    return checkpoint
+
+
+def _plain(name: str) -> str:
+    if name != os.path.basename(name) or name in ("", ".", ".."):
+        raise ValueError(name)
+    return name
+
+
+def _body_checksum(body: dict[str, Any]) -> str:
+    return "sha256:" + hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _checksum(path: str) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(1 << 20))
+    with open(path, "rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+    return "sha256:" + digest.hexdigest()
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(directory: str) -> int:
+    """A lock that the kernel gives back when its holder dies, whatever PID namespace that lives in."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

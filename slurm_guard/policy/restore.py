@@ -1,0 +1,71 @@
+"""Which checkpoint to restore. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
+
+
+def choose_checkpoint(
+    candidates: Iterable[Checkpoint], *, newest: int | None = None
+) -> tuple[Checkpoint | None, tuple[Skipped, ...]]:
+    """The newest good checkpoint, and why each newer one was skipped.
+
+    Good is one that was taken while the loss was finite, and not after iteration `newest` where that is
+    given. Of two of the same iteration the ring is preferred: it is on the node's own disk.
+    """
+    skipped = []
+    for candidate in sorted(candidates, key=_rank, reverse=True):
+        if newest is not None and candidate.iteration > newest:
+            skipped.append(Skipped(candidate.directory, f"it is newer than the wanted iteration {newest}"))
+        elif not candidate.finite:
+            skipped.append(
+                Skipped(candidate.directory, "the loss or the state was not finite when it was taken")
+            )
+        else:
+            return candidate, tuple(skipped)
+    return None, tuple(skipped)
+
+
+def choose_common(
+    mine: Iterable[Checkpoint], offers: Sequence[Iterable[Checkpoint]]
+) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
+    """Those of `mine` that every rank has too, and why each other one was left out.
+
+    `offers` holds what each rank found, its own included. Two checkpoints are the same when kind,
+    iteration, fork and the finite flag are; every rank comes to the same answer from the same offers.
+    """
+    keys = [{_key(checkpoint) for checkpoint in offer} for offer in offers]
+    common, skipped = [], []
+    for checkpoint in mine:
+        lacking = [rank for rank, offer in enumerate(keys) if _key(checkpoint) not in offer]
+        if lacking:
+            ranks = ", ".join(map(str, lacking[:8])) + (" …" if len(lacking) > 8 else "")
+            skipped.append(
+                Skipped(checkpoint.directory, f"not every rank has it: missing or not finite on rank {ranks}")
+            )
+        else:
+            common.append(checkpoint)
+    return tuple(common), tuple(skipped)
+
+
+def choose_kept(ring: Iterable[Checkpoint], newest: Checkpoint, keep: int) -> tuple[Checkpoint, ...]:
+    """The ring checkpoints to keep once `newest` is complete: `keep` of them, `newest` first.
+
+    What has a later iteration than `newest` belongs to a future that was rolled back. The newest good
+    one always stays, whatever was written after it.
+    """
+    past = sorted((c for c in ring if c.iteration < newest.iteration), key=_rank, reverse=True)
+    kept = [newest, *past[: keep - 1]]
+    if not any(c.finite for c in kept):
+        kept += [c for c in past if c.finite][:1]
+    return tuple(kept)
+
+
+def _rank(checkpoint: Checkpoint) -> tuple[int, bool, str]:
+    return checkpoint.iteration, checkpoint.kind is CheckpointKind.RING, checkpoint.fork
+
+
+def _key(checkpoint: Checkpoint) -> tuple[str, int, str, bool]:
+    return checkpoint.kind.value, checkpoint.iteration, checkpoint.fork, checkpoint.finite

@@ -1,0 +1,136 @@
+"""Resuming on many ranks: all from the same checkpoint, or all from scratch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, verify_checkpoint
+from slurm_guard.checkpoint.ring import read_ring
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
+from slurm_guard.policy.restore import choose_checkpoint, choose_common
+from slurm_guard.training.rendezvous import RankPlace
+from slurm_guard.training.state import read_state
+
+Gather = Callable[[Any], "list[Any]"]
+"""Give a value, get that of every rank in order of rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks resume from, the state that was read, and why newer ones were skipped."""
+
+    checkpoint: Checkpoint | None
+    saved: dict[str, Any]
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """SLURM_GUARD_RESUME_FROM: nothing newer than `newest`, and `directory` before all others."""
+
+    newest: int | None = None
+    directory: str = ""
+
+
+def parse_wish(text: str) -> Wish:
+    """The wish in SLURM_GUARD_RESUME_FROM: `ring:ITERATION`, the directory of a checkpoint, or empty.
+
+    >>> parse_wish("ring:42")
+    Wish(newest=42, directory='')
+
+    Raises:
+        CheckpointError: `ring:` without a number.
+    """
+    if not text.startswith("ring:"):
+        return Wish(directory=text)
+    number = text.removeprefix("ring:")
+    if not number.isdecimal():
+        raise CheckpointError(
+            f"SLURM_GUARD_RESUME_FROM={text}: use ring:ITERATION or the directory of a checkpoint"
+        )
+    return Wish(newest=int(number))
+
+
+def gather(value: Any) -> list[Any]:
+    """Every rank's value over torch.distributed, in order of rank; alone, just this one."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def locate(place: RankPlace) -> RankPlace:
+    """The place as torch.distributed knows it, where it is initialised; else as given.
+
+    Ranks that were spawned without any variable count as being on one node.
+    """
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return place
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    same = (place.rank, place.world_size) == (rank, world_size)
+    return RankPlace(rank, world_size, place.local_rank if same else rank)
+
+
+def agree(directories: Directories, wish: Wish, *, verify: bool, gather: Gather = gather) -> Agreed:
+    """Read the newest good checkpoint that every rank can read; each rank gives the same answer.
+
+    Ring checkpoints count when every node has them, milestones when every node sees them. One that
+    cannot be read on any rank is out for all, and the next is tried. `verify` compares checksums
+    first: once a node is enough. Every rank must call this.
+
+    Raises:
+        CheckpointError: a directory was wished for and there is nothing at all to resume from.
+    """
+    wished, candidates, skipped = _read_candidates(directories, wish)
+    offers = gather((candidates, wished.iteration if wished else wish.newest))
+    newest = min((limit for _, limit in offers if limit is not None), default=None)
+    common, lacking = choose_common(candidates, [offer for offer, _ in offers])
+    skipped += lacking
+    while True:
+        chosen, passed = choose_checkpoint([c for c in common if c is wished] or common, newest=newest)
+        if chosen is None:
+            break
+        saved, trouble = _load(chosen, verify)
+        troubles = [f"rank {rank}: {text}" for rank, text in enumerate(gather(trouble)) if text]
+        if not troubles:
+            return Agreed(chosen, saved, skipped + passed)
+        skipped += (Skipped(chosen.directory, troubles[0]),)
+        common = tuple(c for c in common if c is not chosen)
+    if wish.directory:
+        why = "; ".join(f"{s.directory}: {s.reason}" for s in skipped + passed)
+        raise CheckpointError(
+            f"nothing to resume from, though SLURM_GUARD_RESUME_FROM={wish.directory} ({why})"
+        )
+    return Agreed(None, {}, skipped + passed)
+
+
+def _read_candidates(
+    directories: Directories, wish: Wish
+) -> tuple[Checkpoint | None, tuple[Checkpoint, ...], tuple[Skipped, ...]]:
+    ring, ring_skipped = read_ring(directories.ring)
+    milestones, milestone_skipped = read_checkpoints(directories.milestone)
+    candidates, skipped = ring + milestones, ring_skipped + milestone_skipped
+    if not wish.directory:
+        return None, candidates, skipped
+    directory = os.path.abspath(wish.directory)
+    found = read_checkpoint(directory)
+    if isinstance(found, Skipped):
+        return None, candidates, (found, *skipped)
+    return found, (found, *(c for c in candidates if c.directory != directory)), skipped
+
+
+def _load(checkpoint: Checkpoint, verify: bool) -> tuple[dict[str, Any], str]:
+    try:
+        damaged = verify_checkpoint(checkpoint) if verify else None
+        return ({}, damaged.reason) if damaged else (read_state(checkpoint.directory), "")
+    except Exception as error:  # whatever torch makes of a file that is not its own
+        return {}, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

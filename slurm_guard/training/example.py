@@ -1,0 +1,160 @@
+"""A small real training with DDP, for trying the guard: `srun python -m slurm_guard.training.example`.
+
+A perceptron learns a fixed function of random inputs: gloo on CPUs, nccl on GPUs. Batches are seeded
+by iteration and rank, so a resumed run computes to the last digit what an undisturbed one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_guard.training.fault import Fault, parse_attempt, parse_fault
+from slurm_guard.training.guard import Guard
+from slurm_guard.training.rendezvous import LOOPBACK, RankPlace, parse_rank, read_master
+
+WIDTH = 64
+BATCH = 32
+TIMEOUT = datetime.timedelta(days=1)
+"""Collectives wait this long, so that a hang is a hang until somebody else ends it."""
+
+
+class Batches:
+    """The data set: item `i` is this rank's batch of iteration `i`."""
+
+    def __init__(self, place: RankPlace, seed: int, length: int) -> None:
+        self._place = place
+        self._seed = seed
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, iteration: int) -> Any:
+        """Inputs and targets of one iteration, the same whenever they are asked for."""
+        import torch
+
+        number = (self._seed * 1_000_003 + iteration) * self._place.world_size + self._place.rank
+        source = torch.Generator().manual_seed(number)
+        inputs = torch.randn(BATCH, WIDTH, generator=source)
+        return inputs, torch.sin(inputs.cumsum(1)[:, ::8])
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line of the example; a wrong one ends the process with code 2."""
+    parser = argparse.ArgumentParser(prog="python -m slurm_guard.training.example", description=__doc__)
+    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--ring-every", type=int, default=10, help="iterations between ring checkpoints")
+    parser.add_argument("--milestone-every", type=int, default=50, help="iterations between milestones")
+    parser.add_argument("--iteration-s", type=float, default=0.05, help="least seconds of an iteration")
+    parser.add_argument("--workers", type=int, default=0, help="DataLoader workers of each rank")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--fault", type=_fault, metavar="KIND@ITERATION", help="nan, stuck, crash, stopped or exit0"
+    )
+    parser.add_argument("--fault-rank", type=int, default=0)
+    parser.add_argument(
+        "--fault-attempt", type=int, default=0, help="attempt with the fault; -1 is every one"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train to the end, from the newest checkpoint if there is one."""
+    import torch
+    import torch.distributed as dist
+
+    arguments = parse_arguments(argv)
+    logging.basicConfig(format="%(message)s")
+    torch.set_num_threads(1)
+    place = parse_rank(os.environ)
+    gpu = torch.cuda.is_available()
+    device = (
+        torch.device("cuda", place.local_rank % torch.cuda.device_count()) if gpu else torch.device("cpu")
+    )
+    if gpu:
+        torch.cuda.set_device(device)
+    address, port = read_master(os.environ)
+    if address == LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's own name need not resolve either
+    dist.init_process_group(
+        "nccl" if gpu else "gloo",
+        init_method=f"tcp://{address}:{port}" if "RANK" not in os.environ else "env://",
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=TIMEOUT,
+    )
+    train(arguments, place, device)
+    dist.destroy_process_group()
+
+
+def train(arguments: argparse.Namespace, place: RankPlace, device: Any) -> None:
+    """The loop: resume, then forward, backward, step and save until the last iteration is done."""
+    import torch
+    import torch.distributed as dist
+
+    torch.manual_seed(arguments.seed)
+    layers = [torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH // 8)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    guard = Guard.from_environment(ring_every=arguments.ring_every, milestone_every=arguments.milestone_every)
+    point = guard.resume({"model": model.module, "optimizer": optimizer})
+    if point:
+        _say(
+            place, f"resumed from {point.source} {point.checkpoint.directory} at iteration {point.iteration}"
+        )
+    fault = _due_fault(arguments, place)
+    first = point.iteration + 1 if point else 1
+
+    began = time.monotonic()
+    for iteration, (drawn, targets) in enumerate(_batches(arguments, place, first), start=first):
+        inputs = fault.strike(iteration, drawn) if fault else drawn
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs.to(device)), targets.to(device))
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        mean /= place.world_size
+        time.sleep(max(0.0, began + arguments.iteration_s - time.monotonic()))
+        began = time.monotonic()
+        _say(place, f"iteration {iteration} loss {mean.item():.4f}")
+        guard.iteration(iteration, loss=mean)
+    _say(place, f"training finished at iteration {arguments.iterations}")
+
+
+def _batches(arguments: argparse.Namespace, place: RankPlace, first: int) -> Any:
+    from torch.utils import data
+
+    batches: Any = Batches(place, arguments.seed, arguments.iterations + 1)
+    order = range(first, arguments.iterations + 1)
+    return data.DataLoader(batches, batch_size=None, sampler=order, num_workers=arguments.workers)
+
+
+def _due_fault(arguments: argparse.Namespace, place: RankPlace) -> Fault | None:
+    mine = place.rank == arguments.fault_rank
+    now = arguments.fault_attempt in (-1, parse_attempt(os.environ))
+    fault: Fault | None = arguments.fault
+    return fault if mine and now else None
+
+
+def _fault(text: str) -> Fault:
+    try:
+        return parse_fault(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _say(place: RankPlace, line: str) -> None:
+    if place.rank == 0:
+        print(line, flush=True)  # noqa: T201 - the log of a training is its standard output
+
+
+if __name__ == "__main__":
+    main()

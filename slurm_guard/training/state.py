@@ -1,0 +1,122 @@
+"""The training state as files: what torch saves, checks and loads."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+from slurm_guard.errors import CheckpointError
+
+STATE = "state.pt"
+
+
+def collect_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What is saved: the `state_dict()` of everything that has one, plain values as they are."""
+    return {
+        name: value.state_dict() if hasattr(value, "state_dict") else value for name, value in state.items()
+    }
+
+
+def write_state(saved: Mapping[str, Any], directory: str) -> None:
+    """Write the collected state as `state.pt`, and see that it can be loaded again.
+
+    Raises:
+        CheckpointError: it holds objects that a safe load refuses, so it could never be resumed from.
+        OSError: the disk is full, or fails.
+    """
+    import torch
+
+    path = os.path.join(directory, STATE)
+    try:
+        with open(path, "wb") as file:
+            torch.save(dict(saved), file)
+    except RuntimeError as error:
+        raise _cause(error) from error
+    try:
+        torch.load(
+            path, map_location="cpu", weights_only=True, mmap=True
+        )  # structure only; tensors stay on disk
+    except Exception as error:
+        raise CheckpointError(f"the state cannot be loaded safely (weights_only=True): {error}") from error
+
+
+def read_state(directory: str) -> dict[str, Any]:
+    """The state saved in this directory, on the CPU. Raises whatever torch raises; no code in it is run."""
+    import torch
+
+    loaded: dict[str, Any] = torch.load(os.path.join(directory, STATE), map_location="cpu", weights_only=True)
+    return loaded
+
+
+def apply_state(state: MutableMapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Put the saved state into the objects of `state`; plain values are replaced in the mapping.
+
+    Raises:
+        CheckpointError: the names differ, or an object refuses what was saved for it.
+    """
+    if state.keys() != saved.keys():
+        raise CheckpointError(f"the checkpoint holds {sorted(saved)}, the training has {sorted(state)}")
+    for name, value in list(state.items()):
+        if not hasattr(value, "load_state_dict"):
+            state[name] = saved[name]
+            continue
+        try:
+            value.load_state_dict(saved[name])
+        except Exception as error:
+            raise CheckpointError(f"{name} refuses its saved state: {error}") from error
+
+
+def check_replicated(state: Mapping[str, Any]) -> None:
+    """See that every rank holds the whole state.
+
+    Raises:
+        CheckpointError: a module is sharded (FSDP); one rank's part of it is no checkpoint.
+    """
+    for name, value in state.items():
+        sharded = (
+            any("DTensor" in type(p).__name__ for p in value.parameters())
+            if hasattr(value, "parameters")
+            else False
+        )
+        wrapped = (
+            any("FullySharded" in type(m).__name__ for m in value.modules())
+            if hasattr(value, "modules")
+            else False
+        )
+        if sharded or wrapped:
+            raise CheckpointError(
+                f"{name} is sharded over ranks; only replicated state (DDP, single process) is saved"
+            )
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The operating system's own word where there is one: torch's writer hides a full disk behind its own."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__
+    return found or error
+
+
+def has_nan(saved: Any) -> bool:
+    """Whether any tensor or number in it is NaN. Infinity is no fault: attention masks hold it."""
+    import torch
+
+    return any(
+        bool(torch.isnan(leaf).any()) if isinstance(leaf, torch.Tensor) else math.isnan(leaf)
+        for leaf in _leaves(saved)
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, float) or (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        yield value
