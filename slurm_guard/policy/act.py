@@ -1,0 +1,127 @@
+"""What the session asks to be done. It decides; job/run.py obeys, in the given order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from slurm_guard.model.breach import Breach
+from slurm_guard.model.order import Order
+from slurm_guard.policy.ladder import Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Tell the user, on stderr; `loud` lines are never repeated."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the order to every watchdog."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """Ask the controller for the job, without waiting; the answer comes back as `job_read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindStep:
+    """Find the training step of this srun, without waiting; the answer comes back as `step_found`."""
+
+    srun_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartWatchdogs:
+    """Start a watchdog step on these nodes."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIncident:
+    """A red line is crossed: begin the record of this incident."""
+
+    incident: str
+    breach: Breach
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A stage of the open incident is reached now."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelStep:
+    """The watchdogs could not kill everything: have Slurm kill the step."""
+
+    step_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """The ranks are dead and srun has ended: find out what may follow; the answer is `recovered`.
+
+    `left_nodes` hold processes that could not be killed.
+    """
+
+    incident: str
+    breach: Breach
+    left_nodes: tuple[str, ...]
+    suspects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseIncident:
+    """The incident is over: write its last record."""
+
+    recovery: str
+    verdict: str
+    suspects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFront:
+    """Keep the front from leaving when srun ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFront:
+    """Let the front leave with srun's own exit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartTraining:
+    """Let the front run srun again."""
+
+    recovery: Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class ExitFront:
+    """Let the front leave with the exit code of a stopped job."""
+
+
+Act = Union[
+    Say,
+    Send,
+    ReadJob,
+    FindStep,
+    StartWatchdogs,
+    OpenIncident,
+    Stamp,
+    CancelStep,
+    Recover,
+    CloseIncident,
+    HoldFront,
+    ReleaseFront,
+    RestartTraining,
+    ExitFront,
+]

@@ -1,0 +1,69 @@
+"""Two looks at the stacks of a silence, taken some seconds apart over all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from slurm_guard.model.order import Look, Looked, Stack
+from slurm_guard.model.reading import StackReading
+from slurm_guard.policy.culprit import main_signatures
+from slurm_guard.policy.stall import Looks, judge_looks
+
+LOOK_TIMEOUT_S = 5.0
+"""Seconds a watchdog may take for the stacks of its ranks."""
+
+_ROOM_S = 3.0
+
+
+@dataclass(slots=True)
+class LookPair:
+    """The pair that is being taken, or the newest one."""
+
+    number: int = 0
+    began_s: float | None = None
+    orders: int = 0
+    stacks: dict[int, list[StackReading]] = field(default_factory=dict)
+    answered: dict[int, set[str]] = field(default_factory=dict)
+    refused: str = ""
+
+    def begin(self, now_s: float) -> None:
+        """Start a new pair; the next `due` gives its first order."""
+        self.began_s, self.orders, self.refused = now_s, 0, ""
+        self.stacks, self.answered = {}, {}
+
+    def due(self, interval_s: float, now_s: float) -> Look | None:
+        """The order that is to be sent now, if one is."""
+        if self.began_s is None or self.orders == 2 or now_s < self.began_s + self.orders * interval_s:
+            return None
+        self.orders += 1
+        self.number += 1
+        return Look(self.number, LOOK_TIMEOUT_S)
+
+    def stack(self, report: Stack) -> None:
+        """A stack arrived."""
+        self.stacks.setdefault(report.look, []).append(report.reading())
+
+    def looked(self, report: Looked) -> None:
+        """A node has sent all it had."""
+        self.answered.setdefault(report.look, set()).add(report.node)
+        self.refused = report.refused or self.refused
+
+    def verdict(
+        self, nodes: Collection[str], ranks_alive: Collection[int], interval_s: float, now_s: float
+    ) -> Looks | None:
+        """What the pair says once both looks are in, or late; None while it is being taken."""
+        if self.began_s is None or self.orders < 2:
+            return None
+        complete = all(
+            set(nodes) <= self.answered.get(look, set()) for look in (self.number - 1, self.number)
+        )
+        if not complete and now_s < self.began_s + interval_s + LOOK_TIMEOUT_S + _ROOM_S:
+            return None
+        self.began_s = None
+        first = main_signatures(self.stacks.get(self.number - 1, ()))
+        return judge_looks(first, main_signatures(self.newest()), ranks_alive)
+
+    def newest(self) -> list[StackReading]:
+        """The stacks of the newest look."""
+        return self.stacks.get(self.number, [])

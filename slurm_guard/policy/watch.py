@@ -1,0 +1,98 @@
+"""Which nodes are watched: the watchdogs by their pulse, and when a missing one is started again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PULSE_LIMIT_S = 10.0
+"""Seconds without a pulse after which a watchdog counts as gone."""
+
+START_LIMIT_S = 20.0
+"""Seconds that a started watchdog may take to say hello."""
+
+RETRY_S = (0.0, 2.0, 10.0, 60.0)
+"""Seconds to wait before start number n; the last one repeats."""
+
+LOUD_AFTER = 3
+"""Failed starts in a row after which the user is told that the node is unguarded."""
+
+
+@dataclass(slots=True)
+class _Node:
+    pulse_s: float | None = None
+    started_s: float | None = None
+    starts: int = 0
+    next_s: float = 0.0
+    told: bool = False
+
+
+@dataclass(slots=True)
+class WatchTable:
+    """The nodes of the allocation and their watchdogs: a value that its owner updates in place."""
+
+    nodes: dict[str, _Node] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, names: tuple[str, ...]) -> WatchTable:
+        """A table in which nothing is watched yet."""
+        return cls({name: _Node() for name in names})
+
+    def alive(self) -> tuple[str, ...]:
+        """The nodes whose watchdog lives."""
+        return tuple(name for name, node in self.nodes.items() if node.pulse_s is not None)
+
+    def pulse(self, name: str, now_s: float) -> None:
+        """A watchdog spoke. A node outside the allocation is ignored."""
+        node = self.nodes.get(name)
+        if node is not None:
+            node.pulse_s, node.started_s, node.starts, node.told = now_s, None, 0, False
+
+    def lost(self, name: str, now_s: float) -> None:
+        """The watchdog of this node has ended."""
+        node = self.nodes.get(name)
+        if node is not None and (node.pulse_s is not None or node.started_s is not None):
+            node.pulse_s = node.started_s = None
+            node.next_s = now_s + RETRY_S[min(node.starts, len(RETRY_S) - 1)]
+
+    def started(self, names: tuple[str, ...], now_s: float) -> None:
+        """A watchdog step was started on these nodes."""
+        for name in names:
+            node = self.nodes[name]
+            node.started_s, node.starts = now_s, node.starts + 1
+
+    def shifted(self, gap_s: float) -> None:
+        """Leave the last `gap_s` seconds out."""
+        for node in self.nodes.values():
+            node.pulse_s = None if node.pulse_s is None else node.pulse_s + gap_s
+            node.started_s = None if node.started_s is None else node.started_s + gap_s
+
+
+def judge_silent(table: WatchTable, now_s: float) -> tuple[str, ...]:
+    """The nodes whose watchdog was heard once and is silent now, or never said hello in time."""
+    return tuple(
+        name
+        for name, node in table.nodes.items()
+        if (node.pulse_s is not None and now_s - node.pulse_s > PULSE_LIMIT_S)
+        or (node.pulse_s is None and node.started_s is not None and now_s - node.started_s > START_LIMIT_S)
+    )
+
+
+def choose_starts(table: WatchTable, now_s: float) -> tuple[str, ...]:
+    """The nodes on which a watchdog should be started now."""
+    return tuple(
+        name
+        for name, node in table.nodes.items()
+        if node.pulse_s is None and node.started_s is None and now_s >= node.next_s
+    )
+
+
+def choose_unguarded(table: WatchTable) -> tuple[str, ...]:
+    """The nodes that the user has to be told about: no watchdog after several starts. Told once."""
+    found = tuple(
+        name
+        for name, node in table.nodes.items()
+        if node.pulse_s is None and node.starts >= LOUD_AFTER and not node.told
+    )
+    for name in found:
+        table.nodes[name].told = True
+    return found
