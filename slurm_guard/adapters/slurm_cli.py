@@ -1,0 +1,179 @@
+"""Slurm through its own commands, in text that every release since 22.05 prints."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from slurm_guard.adapters import command
+from slurm_guard.adapters.slurm_env import command_environment
+from slurm_guard.errors import CommandFailed, CommandTimedOut, SlurmUnavailable, UsageError
+from slurm_guard.model.reading import JobReading, NodeReading, StepReading
+from slurm_guard.policy import slurm_text
+
+_WORD = re.compile(r"[A-Za-z0-9_.:\[\],+-]+")
+_NOT_TRAINING = frozenset({"batch", "extern"})
+
+
+@final
+class SlurmCli:
+    """The `Slurm` port over scontrol, scancel and sbatch.
+
+    `timeout_s` is the deadline of each command (left alone they retry a silent controller for 18 s
+    and more). The environment is the process's own unless one is given; Slurm's option variables in
+    it are never passed on.
+    """
+
+    def __init__(self, timeout_s: float = 5.0, environ: Mapping[str, str] | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._environ = command_environment(os.environ if environ is None else environ)
+        self._expanded: dict[str, tuple[str, ...]] = {}
+
+    def read_job(self, job_id: str) -> JobReading:
+        """The job; array elements as ARRAYJOB_TASK."""
+        fields = self._read_job_fields(job_id)
+        return JobReading(
+            job_id=slurm_text.parse_job_id(fields),
+            state=fields.get("JobState", ""),
+            requeue=fields.get("Requeue") == "1",
+            restarts=int(fields.get("Restarts") or 0),
+            nodes=self.expand(fields.get("NodeList", "")),
+            excluded=self.expand(fields.get("ExcNodeList", "")),
+            batch=fields.get("BatchFlag", "0") not in ("", "0"),
+            end_time_s=slurm_text.parse_time_s(fields.get("EndTime", "")),
+            user_id=slurm_text.parse_user_id(fields.get("UserId", "")),
+        )
+
+    def read_steps(self, job_id: str) -> tuple[StepReading, ...]:
+        """The living steps of the job, batch and extern left out."""
+        try:
+            text = self._run("scontrol", "-o", "show", "step", _word(job_id))
+        except CommandFailed as error:
+            if "not found" in error.stderr:
+                return ()  # an allocation without a step yet
+            raise
+        lines = (slurm_text.parse_fields(line) for line in text.splitlines())
+        return tuple(self._step(fields) for fields in lines if _is_step_of(fields.get("StepId", ""), job_id))
+
+    def read_batch_script(self, job_id: str) -> str:
+        """The batch script as submitted."""
+        argv = ("scontrol", "write", "batch_script", _word(job_id), "-")
+        script = self._run(*argv)
+        if not script.strip():  # its exit code is 0 all the same
+            raise CommandFailed(list(argv), 1, f"job {job_id} has no batch script")
+        return script
+
+    def expand(self, nodelist: str) -> tuple[str, ...]:
+        """The node names of a Slurm node list; the controller is not asked."""
+        if not re.search(r"[\[,]", nodelist):
+            return (nodelist,) if nodelist else ()
+        if nodelist not in self._expanded:
+            names = self._run("scontrol", "show", "hostnames", _word(nodelist))
+            self._expanded[nodelist] = tuple(names.split())
+        return self._expanded[nodelist]
+
+    def test_requeue(self, job_id: str, excluded: Iterable[str]) -> str:
+        """Why the job could not run without these nodes; empty when it could.
+
+        `excluded` is the whole list that the job would get. Nodes that are busy now, by this very job
+        too, count as nodes that it could have.
+        """
+        options = slurm_text.plan_submission(self._read_job_fields(job_id))
+        script = self.read_batch_script(job_id)
+        without = f"--exclude={','.join(map(_word, excluded))}"
+        try:
+            self._run("sbatch", "--test-only", *options, without, text=script)
+        except CommandFailed as error:
+            lines = error.stderr.splitlines() or [str(error)]
+            return re.sub(r"^(sbatch: error|allocation failure): ", "", lines[-1])
+        return ""
+
+    def requeue(self, job_id: str, excluded: Iterable[str]) -> None:
+        """Requeue the job and, in the same controller session, make `excluded` its ExcNodeList.
+
+        Call it once nothing else has to be done: of a job's own processes only one that handles SIGTERM
+        and is the batch process itself lives on. With no `excluded` the list stays as it is.
+
+        Raises:
+            CommandFailed: `argv[1]` says what was refused: `requeue`, or `update` alone (it is requeued).
+        """
+        job, nodes = _word(job_id), ",".join(map(_word, excluded))
+        orders = f"requeue {job}\n" + (f"update jobid={job} ExcNodeList={nodes}\n" if nodes else "")
+        try:
+            # One process for both: after the first the second may have no more than 10 ms.
+            self._run("scontrol", text=orders)
+        except CommandFailed as error:
+            requeue, exclusion = slurm_text.parse_requeue_refusal(error.stderr)
+            if requeue or not exclusion:
+                raise CommandFailed(["scontrol", "requeue", job], error.code, requeue) from None
+            raise CommandFailed(["scontrol", "update", f"jobid={job}"], error.code, exclusion) from None
+
+    def cancel_step(self, step_id: str, signal: str) -> None:
+        """Signal every task of the step."""
+        argv = ["scancel", f"--signal={_word(signal)}", _word(step_id)]
+        # scancel ends with 0 when it is refused, so its words decide.
+        words = self._run("/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *argv)
+        if "error" in words:
+            raise _explain(CommandFailed(argv, 1, words))
+
+    def read_node(self, node: str) -> NodeReading:
+        """The node's states and drain reason."""
+        fields = slurm_text.parse_fields(self._run("scontrol", "-o", "show", "node", _word(node)))
+        states = slurm_text.parse_states(fields.get("State", ""))
+        return NodeReading(
+            fields.get("NodeName", node), states, slurm_text.parse_reason(fields.get("Reason", ""))
+        )
+
+    def drain_node(self, node: str, reason: str) -> None:
+        """Drain the node (administrators only). A reason that stands there already is overwritten."""
+        self._run("scontrol", "update", f"nodename={_word(node)}", "state=drain", f"reason={reason}")
+
+    def _read_job_fields(self, job_id: str) -> dict[str, str]:
+        text = self._run("scontrol", "-o", "show", "job", _word(job_id))
+        found = [slurm_text.parse_fields(line) for line in text.splitlines() if line.strip()]
+        # The number of an array or heterogeneous job shows all of its parts.
+        mine = [
+            fields for fields in found if job_id in (fields.get("JobId"), slurm_text.parse_job_id(fields))
+        ]
+        if not mine:
+            raise CommandFailed(
+                ["scontrol", "show", "job", job_id], 1, f"job {job_id} is not among those shown"
+            )
+        return mine[0]
+
+    def _step(self, fields: dict[str, str]) -> StepReading:
+        host, pid = slurm_text.parse_srun(fields.get("SrunHost:Pid", ""))
+        return StepReading(
+            step_id=fields["StepId"],
+            name=fields.get("Name", ""),
+            state=fields.get("State", ""),
+            nodes=self.expand(fields.get("NodeList", "")),
+            srun_host=host,
+            srun_pid=pid,
+        )
+
+    def _run(self, *argv: str, text: str = "") -> str:
+        try:
+            return command.run(list(argv), self._timeout_s, text=text, env=self._environ)
+        except CommandTimedOut as error:
+            raise SlurmUnavailable(str(error)) from None
+        except CommandFailed as error:
+            raise _explain(error) from None
+
+
+def _explain(error: CommandFailed) -> CommandFailed | SlurmUnavailable:
+    return SlurmUnavailable(str(error)) if slurm_text.parse_silence(error.stderr) else error
+
+
+def _is_step_of(step_id: str, job_id: str) -> bool:
+    owner, _, step = step_id.partition(".")
+    return step not in _NOT_TRAINING and ("_" not in job_id or owner == job_id)
+
+
+def _word(text: str) -> str:
+    """The text, if it is one word to scontrol: its interactive form has no quoting."""
+    if not _WORD.fullmatch(text) or text.startswith("-"):
+        raise UsageError(f"{text!r} is no id or name of Slurm's")
+    return text
