@@ -1,0 +1,26 @@
+"""What all tests share: the --long option, and a word on which slurm_guard is under test."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --long."""
+    parser.addoption("--long", action="store_true", help="also run the tests of many rounds")
+
+
+def pytest_report_header() -> str:
+    """Name the package under test: the installed one, unless the install is editable."""
+    import slurm_guard
+
+    return f"slurm_guard: {slurm_guard.__file__}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what is long unless it is asked for."""
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="many rounds; run with --long"))
