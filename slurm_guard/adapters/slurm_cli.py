@@ -49,7 +49,7 @@ class SlurmCli:
     def read_steps(self, job_id: str) -> tuple[StepReading, ...]:
         """The living steps of the job, batch and extern left out."""
         try:
-            text = self._run("scontrol", "-o", "show", "step", _word(job_id))
+            text = self._run("scontrol", "show", "step", _word(job_id), "-o")
         except CommandFailed as error:
             if "not found" in error.stderr:
                 return ()  # an allocation without a step yet
@@ -112,15 +112,11 @@ class SlurmCli:
 
     def cancel_step(self, step_id: str, signal: str) -> None:
         """Signal every task of the step."""
-        argv = ["scancel", f"--signal={_word(signal)}", _word(step_id)]
-        # scancel ends with 0 when it is refused, so its words decide.
-        words = self._run("/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *argv)
-        if "error" in words:
-            raise _explain(CommandFailed(argv, 1, words))
+        self._run("scancel", f"--signal={_word(signal)}", _word(step_id))
 
     def read_node(self, node: str) -> NodeReading:
         """The node's states and drain reason."""
-        fields = slurm_text.parse_fields(self._run("scontrol", "-o", "show", "node", _word(node)))
+        fields = slurm_text.parse_fields(self._run("scontrol", "show", "node", _word(node), "-o"))
         states = slurm_text.parse_states(fields.get("State", ""))
         return NodeReading(
             fields.get("NodeName", node), states, slurm_text.parse_reason(fields.get("Reason", ""))
@@ -131,7 +127,7 @@ class SlurmCli:
         self._run("scontrol", "update", f"nodename={_word(node)}", "state=drain", f"reason={reason}")
 
     def _read_job_fields(self, job_id: str) -> dict[str, str]:
-        text = self._run("scontrol", "-o", "show", "job", _word(job_id))
+        text = self._run("scontrol", "show", "job", _word(job_id), "-o")
         found = [slurm_text.parse_fields(line) for line in text.splitlines() if line.strip()]
         # The number of an array or heterogeneous job shows all of its parts.
         mine = [
@@ -160,11 +156,9 @@ class SlurmCli:
         except CommandTimedOut as error:
             raise SlurmUnavailable(str(error)) from None
         except CommandFailed as error:
-            raise _explain(error) from None
-
-
-def _explain(error: CommandFailed) -> CommandFailed | SlurmUnavailable:
-    return SlurmUnavailable(str(error)) if slurm_text.parse_silence(error.stderr) else error
+            if slurm_text.parse_silence(error.stderr):
+                raise SlurmUnavailable(str(error)) from None
+            raise
 
 
 def _is_step_of(step_id: str, job_id: str) -> bool:

@@ -163,20 +163,20 @@ def plan_submission(fields: Mapping[str, str]) -> list[str]:
     found = [(option, fields.get(key, "")) for option, key in _OPTIONS]
     found += [
         ("ntasks-per-node", fields.get("NtasksPerN:B:S:C", "").partition(":")[0]),
-        *_plan_memory(fields),
         ("gres", re.sub(r"gres[:/]", "", fields.get("TresPerNode", ""))),
         *((option, _gpus(fields.get(key, ""))) for option, key in _GPU_OPTIONS),
     ]
-    options = [f"--{option}={value}" for option, value in found if value not in ("", "0")]
+    options = [f"--{option}={value}" for option, value in found if value not in ("", "0", "*")]
     shared = fields.get("OverSubscribe", "")
     options += {"NO": ["--exclusive"], "USER": ["--exclusive=user"]}.get(shared, [])
+    options += _plan_cpus(fields) + _plan_memory(fields)
     return [*options, f"--nodelist={fields.get('ReqNodeList', '')}", "--dependency=", "--begin=now"]
 
 
 _OPTIONS = (
     ("nodes", "NumNodes"),
     ("ntasks", "NumTasks"),
-    ("cpus-per-task", "CPUs/Task"),
+    ("sockets-per-node", "Socks/Node"),
     ("partition", "Partition"),
     ("account", "Account"),
     ("qos", "QOS"),
@@ -189,16 +189,25 @@ _GPU_OPTIONS = (
     ("gpus", "TresPerJob"),
     ("gpus-per-socket", "TresPerSocket"),
     ("gpus-per-task", "TresPerTask"),
-    ("cpus-per-gpu", "CpusPerTres"),
 )
 
 
-def _plan_memory(fields: Mapping[str, str]) -> list[tuple[str, str]]:
-    """One of Slurm's three ways to ask for memory; they exclude each other."""
-    per_gpu = _gpus(fields.get("MemPerTres", ""))
+def _plan_cpus(fields: Mapping[str, str]) -> list[str]:
+    """CPUs by GPU or by task; sbatch refuses both."""
+    per_gpu, per_task = _gpus(fields.get("CpusPerTres", "")), fields.get("CPUs/Task", "")
     if per_gpu:
-        return [("mem-per-gpu", per_gpu)]
-    return [("mem-per-cpu", fields.get("MinMemoryCPU", "")), ("mem", fields.get("MinMemoryNode", ""))]
+        return [f"--cpus-per-gpu={per_gpu}"]
+    return [f"--cpus-per-task={per_task}"] if per_task.isdigit() else []
+
+
+def _plan_memory(fields: Mapping[str, str]) -> list[str]:
+    """Memory by GPU, CPU or node; sbatch refuses two of them. 0 a node means all of it."""
+    by = (
+        ("mem-per-gpu", _gpus(fields.get("MemPerTres", ""))),
+        ("mem-per-cpu", fields.get("MinMemoryCPU", "")),
+        ("mem", fields.get("MinMemoryNode", "")),
+    )
+    return next(([f"--{option}={value}"] for option, value in by if value), [])
 
 
 def _gpus(tres: str) -> str:
