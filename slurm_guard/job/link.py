@@ -25,7 +25,7 @@ class Start:
     `argv` is everything after the guard's own options, as it goes to srun. `explicit` names the settings
     that the user chose himself. `stdin_replayable` says whether a restarted srun would read the same
     input again. With `again` the guard replaces one that died; `pid` and `attempt` are then those of the
-    srun that is running (`pid` None: none is).
+    srun that is running (`pid` None: none is). A first guard hears them by `Spawned`.
     """
 
     KIND: ClassVar[str] = "start"
@@ -91,7 +91,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Guard: run srun again once it has ended, without the nodes `exclude`, on `nodes` nodes (None: as many)."""
+    """Guard: once srun has ended, run it again without `exclude`, on `nodes` nodes (None: as many)."""
 
     KIND: ClassVar[str] = "restart"
     env: dict[str, str] = field(default_factory=dict)
@@ -212,7 +212,8 @@ class Link(Generic[Heard, Said]):
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                self.closed = True
+                # Nobody reads any more; what the other side said before is still there to be read.
+                self._out.clear()
 
     def close(self) -> None:
         """Hang up; the other side reads the end."""

@@ -1,0 +1,111 @@
+"""The copy never waits and never breaks a line; the passage keeps every byte."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_guard.job.stream import Copy, Pump, make_pipe
+
+
+def read_all(fd: int) -> bytes:
+    os.set_blocking(fd, False)
+    found = b""
+    while True:
+        try:
+            piece = os.read(fd, 1 << 20)
+        except BlockingIOError:
+            return found
+        if not piece:
+            return found
+        found += piece
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        os.close(fd)
+
+
+def test_a_full_pipe_costs_whole_lines_only(pipe: tuple[int, int]) -> None:
+    """Whatever the reader's pace: every line that arrives was sent, the rest is counted."""
+    dice = random.Random(1)
+    copy = Copy(pipe[1])
+    lines = [b"%06d " % number + b"x" * dice.randrange(300) + b"\n" for number in range(20_000)]
+    sent = b"".join(lines)
+    arrived = bytearray()
+    at = 0
+    while at < len(sent):
+        size = dice.choice((1, 50, 4096, 70_000))
+        copy.offer(sent[at : at + size])
+        at += size
+        if dice.random() < 0.1:
+            arrived += os.read(pipe[0], dice.choice((10, 5_000, 1 << 16)))
+    arrived += read_all(pipe[0])
+    for _ in range(3):
+        copy.offer(b"end\n")
+        arrived += read_all(pipe[0])
+    assert copy.dropped > 0
+    assert len(arrived) + copy.dropped == len(sent) + 3 * len(b"end\n")
+    assert set(bytes(arrived).splitlines(keepends=True)) <= {*lines, b"end\n"}
+    assert bytes(arrived).endswith(b"end\n")
+
+
+@pytest.mark.parametrize("chunk", [b"." * 1000, b"99%|###|\r" * 100])
+def test_output_without_newlines_is_taken_up_again(pipe: tuple[int, int], chunk: bytes) -> None:
+    """Dots or progress bars for ever: the guard sees output again after a full pipe."""
+    copy = Copy(pipe[1])
+    for _ in range(500):
+        copy.offer(chunk)
+    read_all(pipe[0])
+    for _ in range(200):
+        copy.offer(chunk)
+        if found := read_all(pipe[0])[-len(chunk) :]:
+            break
+    for _ in range(100):
+        copy.offer(chunk)
+    assert found
+    assert len(read_all(pipe[0])) >= 50_000
+
+
+def test_dead_reader_is_no_matter(pipe: tuple[int, int]) -> None:
+    """Without any reader the copy turns itself off."""
+    source, target = os.pipe()
+    os.close(source)
+    copy = Copy(target)
+    copy.offer(b"line\n")
+    assert copy.off
+    os.close(target)
+
+
+def test_pass_through_rate() -> None:
+    """256 MB from pipe to pipe, the guard reading nothing: every byte arrives; prints the rate."""
+    source, feed = make_pipe()
+    drain, target = make_pipe()
+    copied, copy_end = make_pipe()
+    stop, stop_end = os.pipe()
+    done, done_end = os.pipe()
+    size, block = 256 << 20, b"iteration 1 loss 2.5\n" * 12_000
+    Pump(source, target, Copy(copy_end), stop_fd=stop, done_fd=done_end).start()
+    child = os.fork()
+    if child == 0:
+        left = size
+        while left:
+            left -= os.write(feed, block[: min(left, len(block))])
+        os._exit(0)
+    os.close(feed)
+    begin_s, arrived = time.perf_counter(), 0
+    while arrived < size:
+        arrived += len(os.read(drain, 1 << 20))
+    took_s = time.perf_counter() - begin_s
+    os.waitpid(child, 0)
+    assert os.read(done, 1) == b""
+    print(f"pass-through: {size / took_s / 1e6:.0f} MB/s")
+    for fd in (drain, target, copied, copy_end, stop_end, done):
+        os.close(fd)
