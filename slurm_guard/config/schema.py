@@ -56,7 +56,7 @@ def nearest(wrong: str, right: Iterable[str]) -> str:
     import difflib
 
     names = list(right)
-    close = difflib.get_close_matches(wrong, names, n=1)
+    close = names if len(names) == 1 else difflib.get_close_matches(wrong, names, n=1)
     return f"did you mean {close[0]}?" if close else "known are " + ", ".join(names)
 
 
