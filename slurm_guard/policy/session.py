@@ -263,10 +263,7 @@ class Session:
             step_id=self.step_id,
             kill=not self.settings.observe,
         )
-        acts: list[Act] = [
-            Send(self.stop.order(f"{self.scene_root}/{incident}")),
-            OpenIncident(incident, breach),
-        ]
+        order = Send(self.stop.order(f"{self.scene_root}/{incident}"))
         where = f" on {breach.node}" if breach.node else ""
         crossed = f"red line {breach.red_line.value}{where}: {breach.evidence}"
         if self.settings.observe:
