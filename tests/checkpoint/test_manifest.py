@@ -1,0 +1,203 @@
+"""A checkpoint is whole or not there, and whatever is wrong with one has a reason."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_guard.checkpoint.manifest import (
+    MANIFEST,
+    checkpoint_name,
+    read_checkpoint,
+    read_checkpoints,
+    remove_stale,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped, Stamp
+
+
+def write(parent: Path, iteration: int = 42, text: bytes = b"weights" * 1000, fork: str = "a") -> Checkpoint:
+    def parts(directory: str) -> None:
+        Path(directory, "state.pt").write_bytes(text)
+        Path(directory, "extra.pt").write_bytes(b"more")
+
+    stamp = Stamp(iteration, epoch=1.5, loss=2.25, world_size=4, fork=fork)
+    return write_checkpoint(str(parent), CheckpointKind.RING, stamp, parts)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    """The manifest says all that was stamped, and the bytes have their checksums."""
+    written = write(tmp_path)
+    assert written.directory == str(tmp_path / "iteration-0000000042")
+    assert read_checkpoint(written.directory) == written
+    assert verify_checkpoint(written) is None
+    assert [part.name for part in written.parts] == ["extra.pt", "state.pt"]
+    assert os.listdir(tmp_path) == [checkpoint_name(42)]
+
+
+def test_a_loss_that_is_not_finite_is_valid_json(tmp_path: Path) -> None:
+    """JSON has no NaN: the loss is null and the flag says why."""
+    stamp = Stamp(1, loss=math.nan, finite=False)
+    written = write_checkpoint(str(tmp_path), CheckpointKind.RING, stamp, lambda directory: None)
+    text = Path(written.directory, MANIFEST).read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["loss"] is None
+    assert read_checkpoint(written.directory) == written
+    assert not written.finite
+
+
+def _truncate(directory: Path) -> None:
+    os.truncate(directory / "state.pt", 6999)
+
+
+def _remove_part(directory: Path) -> None:
+    (directory / "extra.pt").unlink()
+
+
+def _remove_manifest(directory: Path) -> None:
+    (directory / MANIFEST).unlink()
+
+
+def _no_json(directory: Path) -> None:
+    (directory / MANIFEST).write_bytes(b"\x80 not json")
+
+
+def _other_json(directory: Path) -> None:
+    (directory / MANIFEST).write_text("[1, 2]")
+
+
+def _cut_manifest(directory: Path) -> None:
+    os.truncate(directory / MANIFEST, 100)
+
+
+def _newer_schema(directory: Path) -> None:
+    (directory / MANIFEST).write_text(json.dumps({"schema": 99, "shape": "unheard of"}))
+
+
+def _changed_manifest(directory: Path) -> None:
+    path = directory / MANIFEST
+    path.write_text(path.read_text().replace('"finite": true', '"finite": false'))
+
+
+def _swap(directory: Path) -> None:
+    other = write(directory.parent, iteration=7)
+    (directory / MANIFEST).write_bytes(Path(other.directory, MANIFEST).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_truncate, "state.pt has 6999 bytes instead of 7000"),
+        (_remove_part, "extra.pt is missing"),
+        (_remove_manifest, "MANIFEST.json is missing"),
+        (_no_json, "no manifest of ours"),
+        (_other_json, "no manifest of ours"),
+        (_cut_manifest, "no manifest of ours"),
+        (_newer_schema, "has schema 99; this slurm-guard reads up to 1"),
+        (_changed_manifest, "does not have its own checksum"),
+        (_swap, "is that of iteration 7"),
+    ],
+)
+def test_bad_input_is_skipped_with_its_reason(
+    tmp_path: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    """Each kind of damage is found and named; nothing raises."""
+    written = write(tmp_path)
+    damage(Path(written.directory))
+    found = read_checkpoint(written.directory)
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def test_a_flipped_bit_is_found_by_its_checksum(tmp_path: Path) -> None:
+    """The size fits, so only reading every byte tells."""
+    written = write(tmp_path)
+    path = Path(written.directory, "state.pt")
+    text = bytearray(path.read_bytes())
+    text[3500] ^= 4
+    path.write_bytes(text)
+    assert read_checkpoint(written.directory) == written
+    skipped = verify_checkpoint(written)
+    assert skipped is not None
+    assert "state.pt does not have its checksum" in skipped.reason
+
+
+def test_a_part_outside_the_directory_is_refused(tmp_path: Path) -> None:
+    """A manifest cannot make us read a file elsewhere, even one that was signed anew."""
+    from slurm_guard.checkpoint import manifest
+
+    written = write(tmp_path)
+    path = Path(written.directory, MANIFEST)
+    body = json.loads(path.read_text())
+    del body["checksum"]
+    body["parts"][0]["name"] = "../../secret"
+    path.write_text(json.dumps({**body, "checksum": manifest._body_checksum(body)}))
+    assert isinstance(read_checkpoint(written.directory), Skipped)
+
+
+def test_a_failing_writer_leaves_everything_as_before(tmp_path: Path) -> None:
+    """Its unfinished directory goes, the complete ones stay; the writer's own error passes through."""
+    before = write(tmp_path, 1)
+
+    def fail(directory: str) -> None:
+        Path(directory, "half").write_bytes(b"half")
+        raise RuntimeError("state_dict of the user failed")
+
+    with pytest.raises(RuntimeError, match="of the user"):
+        write_checkpoint(str(tmp_path), CheckpointKind.RING, Stamp(2), fail)
+    assert os.listdir(tmp_path) == [checkpoint_name(1)]
+    assert read_checkpoints(str(tmp_path)) == ((before,), ())
+
+
+def test_a_directory_that_cannot_be_written_is_a_checkpoint_error(tmp_path: Path) -> None:
+    """The operating system's own word is in the text."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        write(tmp_path / "file")
+
+
+def test_the_same_iteration_of_another_attempt_is_replaced(tmp_path: Path) -> None:
+    """A whole one of the same attempt stays as it is; one that was rolled back gives way."""
+    first = write(tmp_path, text=b"first", fork="a")
+    assert write(tmp_path, text=b"again", fork="a") == first
+    second = write(tmp_path, text=b"second", fork="b")
+    assert read_checkpoints(str(tmp_path)) == ((second,), ())
+    assert Path(second.directory, "state.pt").read_bytes() == b"second"
+    assert os.listdir(tmp_path) == [checkpoint_name(42)]
+
+
+def test_a_broken_one_of_the_same_name_is_replaced(tmp_path: Path) -> None:
+    """What has no valid manifest does not exist, so it cannot stand in the way."""
+    _remove_manifest(Path(write(tmp_path).directory))
+    assert read_checkpoint(write(tmp_path).directory) == read_checkpoints(str(tmp_path))[0][0]
+
+
+def test_stale_writers_are_cleaned_up_and_living_ones_left(tmp_path: Path) -> None:
+    """A living writer is told by its lock, a recent one by its age where locks do not reach."""
+    stale = tmp_path / ".tmp-iteration-0000000003-dead"
+    stale.mkdir()
+    assert remove_stale(str(tmp_path), age_s=3600) == 0
+
+    def parts(directory: str) -> None:
+        assert remove_stale(str(tmp_path)) == 1
+        assert os.path.isdir(directory)
+
+    write_checkpoint(str(tmp_path), CheckpointKind.RING, Stamp(4), parts)
+    assert os.listdir(tmp_path) == [checkpoint_name(4)]
+    stale.mkdir()
+    os.utime(stale, (time.time() - 7200,) * 2)
+    assert remove_stale(str(tmp_path), age_s=3600) == 1
+
+
+def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
+    """No directory is no fault; an unreadable one is."""
+    assert read_checkpoints(str(tmp_path / "none")) == ((), ())
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in read_checkpoints(str(tmp_path / "file"))[1][0].reason

@@ -1,0 +1,141 @@
+"""The ring keeps the newest two, and never loses a good one before the next is complete."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_guard.checkpoint.choice import find_resume
+from slurm_guard.checkpoint.manifest import verify_checkpoint
+from slurm_guard.checkpoint.ring import clean_ring, read_ring, write_ring
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Stamp
+
+ROUNDS = 12
+
+
+def save(ring: Path, iteration: int, *, finite: bool = True, fork: str = "a", size: int = 1000) -> None:
+    def parts(directory: str) -> None:
+        Path(directory, "state.pt").write_bytes(b"x" * size)
+
+    write_ring(str(ring), Stamp(iteration, finite=finite, fork=fork), parts)
+
+
+def iterations(ring: Path) -> list[int]:
+    return [checkpoint.iteration for checkpoint in read_ring(str(ring))[0]]
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    """Older ones go, and nothing else is left in the directory."""
+    ring = tmp_path / "base" / "c-1"
+    for iteration in (10, 20, 30, 40):
+        save(ring, iteration)
+    assert iterations(ring) == [30, 40]
+    assert len(os.listdir(ring)) == 2
+    assert ring.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_last_good_one_outlives_any_number_of_bad_ones(tmp_path: Path) -> None:
+    """A NaN that is only observed must not push the last healthy state out of the ring."""
+    save(tmp_path, 10)
+    for iteration in (20, 30, 40):
+        save(tmp_path, iteration, finite=False)
+    assert iterations(tmp_path) == [10, 30, 40]
+    save(tmp_path, 50)
+    assert iterations(tmp_path) == [40, 50]
+
+
+def test_a_future_that_was_rolled_back_is_dropped_by_the_next_save(tmp_path: Path) -> None:
+    """After a resume at 30 the old 80 and 90 must not win over the new 40."""
+    for iteration in (80, 90):
+        save(tmp_path, iteration)
+    save(tmp_path, 40, fork="b")
+    assert iterations(tmp_path) == [40]
+
+
+def test_a_ring_that_others_could_write_to_is_not_used(tmp_path: Path) -> None:
+    """The default directory has a name that anybody can guess."""
+    ring = tmp_path / "ring"
+    save(ring, 10)
+    ring.chmod(0o777)
+    good, skipped = read_ring(str(ring))
+    assert good == ()
+    assert "others may write to it" in skipped[0].reason
+    with pytest.raises(CheckpointError, match="others may write"):
+        save(ring, 20)
+    link = tmp_path / "link"
+    link.symlink_to(ring)
+    assert "not a directory of this user" in read_ring(str(link))[1][0].reason
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2500k", "none", disk], check=True)
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_keeps_what_there_was(small_disk: Path) -> None:
+    """The error names the cause, the old ones stay good, and no half of the new one takes their room."""
+    ring = small_disk / "ring"
+    save(ring, 10, size=1_000_000)
+    save(ring, 20, size=1_000_000)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        save(ring, 30, size=1_000_000)
+    assert [verify_checkpoint(c) for c in read_ring(str(ring))[0]] == [None, None]
+    assert iterations(ring) == [10, 20]
+    assert len(os.listdir(ring)) == 2
+
+
+WRITER = """
+import sys
+from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.model.checkpoint import Stamp
+
+def parts(directory):
+    for name in "ab":
+        with open(f"{directory}/{name}", "wb") as file:
+            for piece in range(40):
+                file.write(bytes([iteration % 251]) * 8192)
+
+ring, iteration = sys.argv[1], int(sys.argv[2])
+while True:
+    iteration += 1
+    write_ring(ring, Stamp(iteration, fork=sys.argv[2]), parts)
+    print(iteration, flush=True)
+"""
+
+
+def test_a_kill_in_the_middle_of_a_save_never_gives_a_bad_resume(tmp_path: Path) -> None:
+    """kill -9 at random moments: what is chosen is whole, and not older than the last save that returned."""
+    ring, luck, last = tmp_path / "ring", random.Random(7), 0
+    for _ in range(ROUNDS):
+        argv = [sys.executable, "-c", WRITER, str(ring), str(last)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline(), "the writer wrote nothing"
+            time.sleep(luck.uniform(0, 0.03))
+            writer.send_signal(signal.SIGKILL)
+            returned = last + 1 + len(writer.stdout.read().split("\n")[:-1])
+        choice = find_resume(str(tmp_path / "none"), str(ring))
+        assert choice.checkpoint is not None
+        assert choice.checkpoint.iteration >= returned
+        assert choice.skipped == ()
+        for part in choice.checkpoint.parts:
+            text = Path(choice.checkpoint.directory, part.name).read_bytes()
+            assert text == bytes([choice.checkpoint.iteration % 251]) * 8192 * 40
+        last = choice.checkpoint.iteration
+        clean_ring(str(ring))
+        assert not [name for name in os.listdir(ring) if name.startswith(".tmp-")]

@@ -1,0 +1,70 @@
+"""Starts real ranks of the example fast: torch is loaded once, then every rank is a fork.
+
+One JSON object a line comes in (`ranks`: environment and output file of each; `argv`; `limit_s`), one
+goes out: exit code (negative for a signal) or state letter of each rank at the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def start(rank: dict[str, Any], argv: list[str]) -> int:
+    """Fork one rank; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        output = os.open(rank["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(rank["environment"])
+        from slurm_guard.training.example import main
+
+        main(argv)
+        code = 0
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    finally:
+        os._exit(code)
+
+
+def finish(pids: list[int], limit_s: float) -> list[int | str]:
+    """Wait for all until the limit, then kill what is left."""
+    ends: dict[int, int | str] = {}
+    deadline = time.monotonic() + limit_s
+    while len(ends) < len(pids) and time.monotonic() < deadline:
+        for pid in set(pids) - ends.keys():
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                ends[pid] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    for pid in set(pids) - ends.keys():
+        ends[pid] = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return [ends[pid] for pid in pids]
+
+
+def serve() -> None:
+    """Answer until the input ends."""
+    import torch
+    import torch._dynamo  # an optimizer loads it in every rank otherwise
+
+    torch.set_num_threads(1)
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        pids = [start(rank, order["argv"]) for rank in order["ranks"]]
+        print(json.dumps(finish(pids, order["limit_s"])), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

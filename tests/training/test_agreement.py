@@ -1,0 +1,104 @@
+"""Ranks agree on one checkpoint, and a wish is understood or refused."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from slurm_guard.checkpoint.milestone import write_milestone
+from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Directories, Stamp
+from slurm_guard.training.agreement import Agreed, Wish, agree, parse_wish
+from slurm_guard.training.state import write_state
+
+RANKS = 3
+
+
+def save(root: Path, rank: int, iteration: int) -> Path:
+    ring = str(root / str(rank) / "ring")
+    stamp = Stamp(iteration, fork="a")
+    return Path(write_ring(ring, stamp, lambda path: write_state({"at": iteration}, path)).directory)
+
+
+def agree_all(root: Path, wish: Wish = Wish()) -> list[Agreed]:  # noqa: B008 - frozen
+    """What each of the ranks, as threads here, says."""
+    values: list[Any] = [None] * RANKS
+    barrier = Barrier(RANKS, timeout=10)
+
+    def one(rank: int) -> Agreed:
+        def gather(value: Any) -> list[Any]:
+            values[rank] = value
+            barrier.wait()
+            seen = list(values)
+            barrier.wait()
+            return seen
+
+        directories = Directories(str(root / str(rank) / "ring"), str(root / "milestones"))
+        return agree(directories, wish, verify=True, gather=gather)
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        return list(pool.map(one, range(RANKS)))
+
+
+def restored(agreed: list[Agreed]) -> set[tuple[int, int] | None]:
+    return {(a.checkpoint.iteration, a.saved["at"]) if a.checkpoint else None for a in agreed}
+
+
+def test_the_newest_that_all_have_is_taken(tmp_path: Path) -> None:
+    """One rank is an interval behind: all go there."""
+    for rank in range(RANKS):
+        save(tmp_path, rank, 10)
+        if rank != 1:
+            save(tmp_path, rank, 20)
+    assert restored(agree_all(tmp_path)) == {(10, 10)}
+
+
+def test_nothing_in_common_is_from_scratch_for_all(tmp_path: Path) -> None:
+    """No rank may resume while another starts anew."""
+    save(tmp_path, 0, 10)
+    save(tmp_path, 1, 10)
+    assert restored(agree_all(tmp_path)) == {None}
+    assert restored(agree_all(tmp_path, Wish(newest=10))) == {None}
+
+
+def test_a_file_that_torch_refuses_on_one_rank_is_out_for_all(tmp_path: Path) -> None:
+    """Its checksum fits, so only the attempt to load it tells; the milestone is next."""
+    for rank in range(RANKS):
+        save(tmp_path, rank, 10)
+        ring = str(tmp_path / str(rank) / "ring")
+        bad = b"no torch file" if rank == 2 else None
+        stamp = Stamp(20, fork="a")
+        write_ring(ring, stamp, lambda path, bad=bad: _write(path, bad))  # type: ignore[misc]
+    milestone = str(tmp_path / "milestones")
+    write_milestone(milestone, Stamp(15), lambda path: write_state({"at": 15}, path))
+    agreed = agree_all(tmp_path)
+    assert restored(agreed) == {(15, 15)}
+    assert any("rank 2: " in skipped.reason for skipped in agreed[0].skipped)
+
+
+def _write(path: str, bad: bytes | None) -> None:
+    write_state({"at": 20}, path)
+    if bad:
+        Path(path, "state.pt").write_bytes(bad)
+
+
+def test_a_wish_is_a_limit_or_a_directory() -> None:
+    """`ring:` goes by iteration; what cannot be understood is said."""
+    assert parse_wish("") == Wish()
+    assert parse_wish("ring:7") == Wish(newest=7)
+    assert parse_wish("/m/iteration-0000000007") == Wish(directory="/m/iteration-0000000007")
+    with pytest.raises(CheckpointError, match="ring:soon: use ring:ITERATION"):
+        parse_wish("ring:soon")
+
+
+def test_nothing_newer_than_the_wish_is_taken(tmp_path: Path) -> None:
+    """The guard on the batch host has its reasons."""
+    for rank in range(RANKS):
+        save(tmp_path, rank, 10)
+        save(tmp_path, rank, 20)
+    assert restored(agree_all(tmp_path, Wish(newest=10))) == {(10, 10)}

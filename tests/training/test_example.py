@@ -1,0 +1,204 @@
+"""The example on real ranks (gloo): it saves, resumes to the last digit, and its faults are real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_guard.checkpoint.manifest import read_checkpoints
+from slurm_guard.model.checkpoint import Checkpoint
+
+ARGUMENTS = ("--iterations", "30", "--ring-every", "4", "--milestone-every", "10", "--iteration-s", "0")
+JOB = count(4000)
+
+
+@dataclass
+class Training:
+    """One job with one rank a node, each node with a disk of its own, all with one shared directory."""
+
+    server: subprocess.Popen[str]
+    root: Path
+    world_size: int = 2
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def ring(self, node: int) -> Path:
+        return self.root / f"node{node}" / f"c-{self.environment['SLURM_JOB_ID']}"
+
+    def run(self, *arguments: str, attempt: int = 0, limit_s: float = 30, **environment: str) -> list[Any]:
+        """Exit code of each rank; the state letter of one that lived at the limit."""
+        for output in self.root.glob("out*"):
+            output.unlink()
+        job = {**self.environment, **environment, "SLURM_RESTART_COUNT": str(attempt)}
+        ranks = [
+            {"environment": job | self._rank(i), "output": str(self.root / f"out{i}")}
+            for i in range(self.world_size)
+        ]
+        assert self.server.stdin
+        assert self.server.stdout
+        self.server.stdin.write(
+            json.dumps({"ranks": ranks, "argv": [*ARGUMENTS, *arguments], "limit_s": limit_s}) + "\n"
+        )
+        self.server.stdin.flush()
+        ends: list[Any] = json.loads(self.server.stdout.readline())
+        return ends
+
+    def lines(self, rank: int = 0) -> list[str]:
+        return (self.root / f"out{rank}").read_text().splitlines()
+
+    def milestones(self) -> dict[int, Checkpoint]:
+        good, _ = read_checkpoints(str(self.root / "milestones"))
+        return {checkpoint.iteration: checkpoint for checkpoint in good}
+
+    def _rank(self, i: int) -> dict[str, str]:
+        return {
+            "SLURM_PROCID": str(i),
+            "SLURM_LOCALID": "0",
+            "SLURM_GUARD_RING_DIR": str(self.root / f"node{i}"),
+            "SLURM_GUARD_MILESTONE_DIR": str(self.root / "milestones"),
+        }
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, str(Path(__file__).with_name("ranks.py"))]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        assert json.loads(process.stdout.readline()) == "ready"
+        yield process
+        process.stdin.close()
+
+
+def job(world_size: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": str(next(JOB)),
+        "SLURM_CLUSTER_NAME": "c",
+        "SLURM_STEP_NUM_TASKS": str(world_size),
+        "SLURM_STEP_NODELIST": f"no-such-node[0-{world_size - 1}]",
+    }
+
+
+@pytest.fixture
+def training(server: subprocess.Popen[str], tmp_path: Path) -> Training:
+    return Training(server, tmp_path, environment=job(2))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The loss lines of a run that nothing happens to, by iteration."""
+    calm = Training(server, tmp_path_factory.mktemp("undisturbed"), environment=job(2))
+    assert calm.run() == [0, 0]
+    assert calm.lines()[-1] == "training finished at iteration 30"
+    assert calm.milestones().keys() == {10, 20, 30}
+    return {**losses(calm), -1: repr(calm.milestones()[30].loss)}
+
+
+def losses(training: Training) -> dict[int, str]:
+    """The loss that was printed for each iteration."""
+    words = [line.split() for line in training.lines() if line.startswith("iteration ")]
+    return {int(word[1]): word[3] for word in words}
+
+
+def resumed_at(training: Training) -> tuple[str, int] | None:
+    """Source and iteration of the resume that was printed."""
+    words = [line.split() for line in training.lines() if line.startswith("resumed from ")]
+    return (words[0][2], int(words[0][-1])) if words else None
+
+
+def assert_continues(training: Training, undisturbed: dict[int, str], source: str, iteration: int) -> None:
+    """It resumed there, and every loss from then on is that of the undisturbed run, to the last digit."""
+    assert resumed_at(training) == (source, iteration)
+    assert losses(training) == {i: undisturbed[i] for i in range(iteration + 1, 31)}
+    assert repr(training.milestones()[30].loss) == undisturbed[-1]
+
+
+def test_after_a_nan_it_resumes_from_the_last_good_ring(
+    training: Training, undisturbed: dict[int, str]
+) -> None:
+    """One rank's poisoned input is everybody's NaN at once and for ever; what was saved then is not used."""
+    assert training.run("--fault", "nan@18", "--fault-rank", "1") == [0, 0]
+    shown = losses(training)
+    assert [shown[i] for i in range(1, 18)] == [undisturbed[i] for i in range(1, 18)]
+    assert {shown[i] for i in range(18, 31)} == {"nan"}
+    assert not training.milestones()[20].finite
+    assert training.run("--fault", "nan@18", attempt=1) == [0, 0]
+    assert_continues(training, undisturbed, "ring", 16)
+    assert all(milestone.finite for milestone in training.milestones().values())
+
+
+def test_a_node_without_the_ring_sends_all_to_the_milestone(
+    training: Training, undisturbed: dict[int, str]
+) -> None:
+    """Ranks never mix iterations: the ring of one node is no use when the other came new."""
+    assert training.run("--fault", "crash@19", "--fault-rank", "1") == [1, 1]
+    assert "InjectedError: the crash that was asked for" in training.lines(1)[-1]
+    shutil.rmtree(training.ring(1))
+    assert training.run(attempt=1, SLURM_GUARD_RESUME_FROM="ring:16") == [0, 0]
+    assert_continues(training, undisturbed, "milestone", 10)
+    assert any("iteration-0000000016: not every rank has it" in line for line in training.lines())
+
+
+def test_damage_on_one_node_makes_all_take_the_older_one(
+    training: Training, undisturbed: dict[int, str]
+) -> None:
+    """A flipped bit is seen by one rank only; all of them step back together."""
+    assert training.run("--fault", "crash@19") == [1, 1]
+    state = training.ring(1) / "iteration-0000000016" / "state.pt"
+    text = bytearray(state.read_bytes())
+    text[len(text) // 2] ^= 1
+    state.write_bytes(text)
+    assert training.run("--workers", "1", attempt=1) == [0, 0]
+    assert_continues(training, undisturbed, "ring", 12)
+    assert any("rank 1: state.pt does not have its checksum" in line for line in training.lines())
+
+
+def test_a_milestone_that_is_named_wins_over_newer_rings(
+    training: Training, undisturbed: dict[int, str]
+) -> None:
+    """SLURM_GUARD_RESUME_FROM says where to start; what was computed after it is computed again."""
+    assert training.run() == [0, 0]
+    named = str(training.root / "milestones" / "iteration-0000000020")
+    assert training.run(attempt=1, SLURM_GUARD_RESUME_FROM=named) == [0, 0]
+    assert_continues(training, undisturbed, "milestone", 20)
+
+
+def test_a_named_directory_without_any_checkpoint_is_an_error(training: Training) -> None:
+    """Whoever names a directory does not mean: from scratch."""
+    assert training.run(SLURM_GUARD_RESUME_FROM=str(training.root / "typo")) == [1, 1]
+    assert "CheckpointError: nothing to resume from" in training.lines()[-1]
+    assert "typo: MANIFEST.json is missing" in training.lines()[-1]
+
+
+def test_a_finished_training_ends_at_once(training: Training) -> None:
+    """Run again after its end, it has nothing to do and says so."""
+    assert training.run("--iterations", "8") == [0, 0]
+    assert training.run("--iterations", "8", attempt=1) == [0, 0]
+    assert losses(training) == {}
+    assert training.lines()[-1] == "training finished at iteration 8"
+
+
+@pytest.mark.parametrize(
+    ("fault", "ends"),
+    [("stuck", ["S", "R"]), ("stopped", ["S", "T"])],
+)
+def test_a_fault_that_hangs_is_a_real_hang(training: Training, fault: str, ends: list[str]) -> None:
+    """The other rank waits in its collective, alive, for as long as one cares to look."""
+    assert training.run("--fault", f"{fault}@6", "--fault-rank", "1", limit_s=1.5) == ends
+    assert max(losses(training)) == 5
+
+
+def test_a_rank_that_leaves_with_code_0_is_not_the_end_of_training(training: Training) -> None:
+    """Code 0 in the middle of training: nothing was finished."""
+    ends = training.run("--fault", "exit0@6", "--fault-rank", "1", limit_s=5)
+    assert ends[1] == 0
+    assert max(losses(training)) == 5
+    assert not any("finished" in line for line in training.lines())

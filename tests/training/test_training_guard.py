@@ -1,0 +1,185 @@
+"""The three lines in a training script, in a single process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_guard.checkpoint.manifest import read_checkpoints
+from slurm_guard.errors import CheckpointError
+from slurm_guard.training.guard import Guard
+from slurm_guard.training.state import has_nan, read_state, write_state
+
+
+def guard(root: Path, ring_every: int | None = 2, milestone_every: int | None = None) -> Guard:
+    environment = {"SLURM_GUARD_RING_DIR": str(root / "ring"), "SLURM_GUARD_STATE_DIR": str(root / "state")}
+    return Guard.from_environment(
+        ring_every=ring_every, milestone_every=milestone_every, environment=environment
+    )
+
+
+def ring(root: Path) -> list[int]:
+    return [c.iteration for c in read_checkpoints(str(root / "ring" / "cluster-local"))[0]]
+
+
+def milestones(root: Path) -> list[int]:
+    return [c.iteration for c in read_checkpoints(str(root / "state" / "milestones"))[0]]
+
+
+@pytest.fixture
+def state() -> dict[str, Any]:
+    import torch
+
+    model = torch.nn.Linear(4, 2)
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "seen": 0}
+
+
+def test_saves_when_due_and_resumes_what_was_saved(tmp_path: Path, state: dict[str, Any]) -> None:
+    """Modules get their tensors back, plain values are replaced in the mapping."""
+    import torch
+
+    first = guard(tmp_path, milestone_every=3)
+    assert first.resume(state) is None
+    for i in range(6):
+        state["seen"] = i * 32
+        first.iteration(i, loss=torch.tensor(0.5), epoch=0.25 * i)
+    assert (ring(tmp_path), milestones(tmp_path)) == ([2, 4], [3])
+    kept = state["model"].weight.detach().clone()
+    torch.nn.init.zeros_(state["model"].weight)
+    state["seen"] = -1
+    point = guard(tmp_path).resume(state)
+    assert point is not None
+    assert (point.iteration, point.epoch, point.source, point.checkpoint.loss) == (4, 1.0, "ring", 0.5)
+    assert torch.equal(state["model"].weight, kept)
+    assert state["seen"] == 4 * 32
+
+
+def test_save_now_saves_both(tmp_path: Path, state: dict[str, Any]) -> None:
+    """The next attempt may have this node's disk or not."""
+    one = guard(tmp_path, ring_every=None)
+    one.resume(state)
+    one.iteration(7)
+    assert (ring(tmp_path), milestones(tmp_path)) == ([], [])
+    one.save_now()
+    assert (ring(tmp_path), milestones(tmp_path)) == ([7], [7])
+
+
+def test_a_nan_in_the_state_is_not_finite_though_the_loss_was(tmp_path: Path, state: dict[str, Any]) -> None:
+    """The loss is older than the step that made the weights NaN."""
+    import torch
+
+    one = guard(tmp_path)
+    one.resume(state)
+    one.iteration(2, loss=1.0)
+    torch.nn.init.constant_(state["model"].bias, float("nan"))
+    one.iteration(4, loss=1.0)
+    point = guard(tmp_path).resume(state)
+    assert point is not None
+    assert point.iteration == 2
+
+
+def test_a_save_that_fails_is_a_warning(
+    tmp_path: Path, state: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training goes on without it: the checkpoint is there for the training."""
+    one = guard(tmp_path)
+    one.resume(state)
+    (tmp_path / "ring").write_text("a file where the ring should be")
+    with caplog.at_level(logging.WARNING):
+        one.iteration(2, loss=1.0)
+    assert "cannot make the ring directory" in caplog.text
+
+
+def test_objects_that_could_never_be_loaded_safely_are_refused_when_saved(
+    tmp_path: Path, state: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Better a warning at the first save than a surprise at the resume."""
+    state["config"] = Path("/somewhere")
+    one = guard(tmp_path)
+    one.resume(state)
+    one.iteration(2)
+    assert "cannot be loaded safely" in caplog.text
+    assert ring(tmp_path) == []
+
+
+def test_a_state_dict_that_raises_is_a_warning(
+    tmp_path: Path, state: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user's object fails, the training does not."""
+
+    class Broken:
+        def state_dict(self) -> dict[str, Any]:
+            raise ValueError("not now")
+
+    state["broken"] = Broken()
+    one = guard(tmp_path)
+    one.resume(state)
+    one.iteration(2)
+    assert "no checkpoint of iteration 2: not now" in caplog.text
+
+
+def test_a_pickle_bomb_is_not_run(tmp_path: Path) -> None:
+    """A part that would run code when loaded is refused."""
+    import torch
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "exploded"),)
+
+    torch.save({"model": Bomb()}, tmp_path / "state.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        read_state(str(tmp_path))
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_state_that_does_not_fit_is_an_error_that_names_it(tmp_path: Path, state: dict[str, Any]) -> None:
+    """Another model, or other names: never a half-restored training."""
+    import torch
+
+    one = guard(tmp_path)
+    one.resume(state)
+    one.iteration(2)
+    with pytest.raises(CheckpointError, match="model refuses its saved state"):
+        guard(tmp_path).resume({**state, "model": torch.nn.Linear(5, 5)})
+    with pytest.raises(CheckpointError, match="the training has"):
+        guard(tmp_path).resume({"model": state["model"]})
+
+
+def test_misuse_is_said_at_once(tmp_path: Path) -> None:
+    """Before the first iteration, not at the first save."""
+    with pytest.raises(CheckpointError, match="ring_every=0"):
+        guard(tmp_path, ring_every=0)
+    with pytest.raises(CheckpointError, match="before the first iteration"):
+        guard(tmp_path).iteration(1)
+
+
+def test_only_the_local_rank_0_writes_the_ring_and_rank_0_the_milestone(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    """Replicated state is written once a node and once a job."""
+    for rank, local, expected in ((1, 1, ([], [])), (2, 0, ([5], [])), (0, 0, ([5], [5]))):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": "4"}
+        root = tmp_path / str(rank)
+        paths = {"SLURM_GUARD_RING_DIR": str(root / "ring"), "SLURM_GUARD_STATE_DIR": str(root / "state")}
+        one = Guard.from_environment(ring_every=5, milestone_every=5, environment={**place, **paths})
+        one.resume(state)
+        one.iteration(5)
+        assert (ring(root), milestones(root)) == expected
+
+
+def test_infinity_is_no_nan(tmp_path: Path) -> None:
+    """Attention masks are full of it; nested containers are looked through."""
+    import torch
+
+    assert not has_nan(
+        {"mask": torch.tensor([float("-inf"), 0.0]), "step": 3, "name": "x", "best": float("inf")}
+    )
+    assert has_nan({"groups": [{"momentum": torch.tensor([0.0, float("nan")])}]})
+    assert has_nan({"best": float("nan")})
+    write_state({"half": torch.ones(2, dtype=torch.bfloat16)}, str(tmp_path))
+    assert read_state(str(tmp_path))["half"].dtype is torch.bfloat16
