@@ -170,8 +170,7 @@ class _Front:
     def _on_signal(self, seen: Seen) -> None:
         self._guard.send(SignalSeen(seen.signal.name))
         if self._srun is not None and self._srun_pid is not None:
-            # srun reports a SIGCONT; one that it doesn't need would be a line that bare srun has not.
-            if not seen.elsewhere and (seen.signal is not signal.SIGCONT or _is_stopped(self._srun.pid)):
+            if not seen.elsewhere:
                 self._srun.send_signal(seen.signal)
         elif seen.signal in _ENDING:
             # A requeue of ours ends the job by SIGTERM while its incident is still being written.
@@ -254,11 +253,3 @@ def _read_stdin_offset() -> int | None:
         return None if os.isatty(0) else os.lseek(0, 0, os.SEEK_CUR)
     except OSError:
         return None
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b") ")[2][:1] == b"T"
-    except OSError:
-        return False

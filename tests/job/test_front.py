@@ -207,7 +207,7 @@ def test_stranger_that_keeps_the_output_open(bench: Bench) -> None:
     os.kill(stranger, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT", "USR1", "USR2", "INT"])
+@pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT", "USR1", "USR2", "INT", "CONT"])
 def test_signals_are_given_on_once(bench: Bench, name: str) -> None:
     """A signal sent to the front alone reaches srun, once, and the guard hears of it."""
     front = bench.start(f"trap 'echo got' {name}; echo up; for i in 1 2 3 4; do sleep 0.1; done")
