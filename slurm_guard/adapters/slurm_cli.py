@@ -44,6 +44,7 @@ class SlurmCli:
             batch=fields.get("BatchFlag", "0") not in ("", "0"),
             end_time_s=slurm_text.parse_time_s(fields.get("EndTime", "")),
             user_id=slurm_text.parse_user_id(fields.get("UserId", "")),
+            start_time_s=slurm_text.parse_time_s(fields.get("StartTime", "")),
         )
 
     def read_steps(self, job_id: str) -> tuple[StepReading, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Directories
+from slurm_guard.model.limits import Settings
 
 
 def plan_directories(environment: Mapping[str, str], working_directory: str = ".") -> Directories:
@@ -32,6 +33,21 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     state = environment.get("SLURM_GUARD_STATE_DIR") or os.path.join(submit, "slurm-guard", job)
     milestone = environment.get("SLURM_GUARD_MILESTONE_DIR") or os.path.join(state, "milestones")
     return Directories(ring=os.path.join(base, f"{cluster}-{job}"), milestone=milestone)
+
+
+def plan_environment(
+    settings: Settings, environment: Mapping[str, str], working_directory: str
+) -> dict[str, str]:
+    """What the ranks and the guard of this job must agree on: `SLURM_GUARD_*_DIR`, as absolute paths."""
+    submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
+    job = environment.get("SLURM_JOB_ID") or "local"
+    state = settings.state_dir or os.path.join(submit, "slurm-guard", job)
+    named = {
+        "SLURM_GUARD_STATE_DIR": state,
+        "SLURM_GUARD_RING_DIR": settings.ring_dir,
+        "SLURM_GUARD_MILESTONE_DIR": settings.milestone_dir,
+    }
+    return {name: os.path.join(working_directory, path) for name, path in named.items() if path}
 
 
 def make_private(directory: str) -> None:

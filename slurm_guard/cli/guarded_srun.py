@@ -17,6 +17,7 @@ from slurm_guard.model.limits import Settings
 from slurm_guard.policy.srun_argv import SrunCall, is_srun_option, parse_srun_argv
 
 _USAGE = "[guard options] [srun options] COMMAND…"
+_RESUME_S = 3.0
 _METAVARS = {"int": "N", "float": "SECONDS", "str": "TEXT"}
 
 
@@ -175,9 +176,35 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
     if unguarded:
         _say(f"the job runs unguarded because {unguarded}")
         _exec_srun(srun, rest)
+    from slurm_guard.checkpoint.directory import plan_environment
     from slurm_guard.job.front import run_front
 
-    return run_front(rest, settings, explicit, srun=srun)
+    environment = plan_environment(settings, os.environ, os.getcwd())
+    environment.update(_resume_environment({**os.environ, **environment}))
+    return run_front(rest, settings, explicit, srun=srun, environment=environment)
+
+
+def _resume_environment(environ: dict[str, str]) -> dict[str, str]:
+    """Where a requeued job goes on, for training code that knows no slurm_guard; shared storage may hang."""
+    if environ.get("SLURM_RESTART_COUNT", "0") == "0" or "SLURM_GUARD_RESUME_FROM" in environ:
+        return {}
+    import threading
+
+    from slurm_guard.checkpoint.choice import find_resume
+    from slurm_guard.checkpoint.directory import plan_directories
+
+    found: dict[str, str] = {}
+
+    def find() -> None:
+        directories = plan_directories(environ)
+        resume_from = find_resume(directories.milestone, directories.ring, checksums=False).resume_from
+        if resume_from:
+            found["SLURM_GUARD_RESUME_FROM"] = resume_from
+
+    thread = threading.Thread(target=find, daemon=True)
+    thread.start()
+    thread.join(_RESUME_S)
+    return dict(found)
 
 
 def _why_unguarded(call: SrunCall) -> str:

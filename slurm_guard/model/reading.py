@@ -84,6 +84,7 @@ class JobReading:
     batch: bool
     end_time_s: float | None
     user_id: int
+    start_time_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,363 @@
+"""The guard: observes the training step, asks the session what to do, and does it.
+
+One thread and one poll. Whatever may hang (shared storage, the controller, the batch output) has a thread
+of its own that hands its result back as an event.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+
+from slurm_guard.checkpoint.directory import plan_directories
+from slurm_guard.errors import OutsideError
+from slurm_guard.job.channel import STEP_NAME, Channel
+from slurm_guard.job.journal import Journal
+from slurm_guard.job.link import (
+    Dropped,
+    Exit,
+    Exited,
+    FrontMessage,
+    GuardLink,
+    Hold,
+    Release,
+    Restart,
+    SignalSeen,
+    Spawned,
+    Start,
+)
+from slurm_guard.job.record import Recorder
+from slurm_guard.job.recovery import Outcome, Place, Recoverer, plan_restart_environment
+from slurm_guard.job.watcher import OutputWatcher
+from slurm_guard.job.writer import Writer
+from slurm_guard.model.place import JobIdentity
+from slurm_guard.model.reading import StepReading
+from slurm_guard.policy import act
+from slurm_guard.policy.ladder import Recovery, RecoveryKind
+from slurm_guard.policy.session import Phase, Session
+from slurm_guard.policy.watch import WatchTable
+from slurm_guard.ports import Clock, Slurm
+
+_TICK_S = 0.25
+_FLOOD_BYTES = 256 << 10
+_FLOOD_REST_S = 0.05
+_ASK_STEP_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
+_ONLY_STEP_AFTER = 5
+_LAST_WRITES_S = 5.0
+_REQUEUED_S = 180.0
+
+
+class Guard:
+    """One guarded-srun's guard. `environ` is the job's environment."""
+
+    def __init__(
+        self, link: GuardLink, start: Start, *, environ: Mapping[str, str], slurm: Slurm, clock: Clock,
+        identity: JobIdentity, journal: Journal, channel: Channel, writer: Writer, nodes: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self._link = link
+        self._start = start
+        self._environ = environ
+        self._slurm = slurm
+        self._clock = clock
+        self._identity = identity
+        self._journal = journal
+        self._channel = channel
+        self._writer = writer
+        self._nodes = nodes
+        self._events: queue.SimpleQueue[Callable[[], list[act.Act]]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._output = OutputWatcher(start, environ, self._post, writer.say)
+        self._recorder = Recorder(journal, clock, identity, self._output.tail, start.run)
+        self._output.take_records = lambda records: self.session.records(records, self._clock.now_s())
+        self._step: StepReading | None = None
+        self._attempt = start.attempt
+        self._srun_pid: int | None = None
+        self._outcome: Outcome | None = None
+        self._leave_at_s: float | None = None
+        self.session = Session(
+            settings=start.settings,
+            explicit=start.explicit,
+            run=start.run,
+            scene_root=str(journal.folder("")),
+            watch=WatchTable.of(nodes),
+        )
+
+    def run(self, said: Sequence[FrontMessage] = ()) -> None:
+        """Guard until the front is gone; `said` is what it has said already, after its `Start`."""
+        self._background(self._load_journal)
+        if self._start.again and self._start.pid is not None:
+            self._on_front(Spawned(self._start.pid, self._start.attempt))
+        for message in said:
+            self._on_front(message)
+        while not self._link.closed:
+            self._wait()
+            for message in self._link.read():
+                self._on_front(message)
+            self._read_events()
+            self._read_channel()
+            self._obey(self.session.tick(self._clock.now_s(), self._clock.wall_s()))
+            self._leave_when_late()
+        self._end()
+
+    # --- what comes in
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.unsent else 0))
+        for fd in (self._wake_read, self._link.out_fd, self._link.err_fd):
+            poll.register(fd, select.POLLIN)
+        for step in self._channel.steps:
+            for fd in step.readers:
+                poll.register(fd, select.POLLIN)
+            if step.writer is not None:
+                poll.register(step.writer, select.POLLOUT)
+        poll.poll(_TICK_S * 1000)
+        self._link.flush()
+        self._channel.flush()
+        self._read_output()
+
+    def _read_output(self) -> None:
+        """Read a piece of each copy; in a flood rest a little, for the training needs the CPU more."""
+        size = 0
+        for fd, is_error in ((self._link.out_fd, False), (self._link.err_fd, True)):
+            chunk = _read(fd)
+            size += len(chunk)
+            if chunk:
+                self._take_output("", chunk, is_error=is_error)
+        if size >= _FLOOD_BYTES:
+            self._clock.sleep(_FLOOD_REST_S)
+
+    def _take_output(self, source: str, chunk: bytes, *, is_error: bool) -> None:
+        now_s = self._clock.now_s()
+        records, said = self._output.take(source, chunk, is_error=is_error)
+        for words in said:
+            self._obey(self.session.srun_said(words, now_s))
+        self._obey(self.session.records(records, now_s))
+
+    def _read_events(self) -> None:
+        _read(self._wake_read)
+        while True:
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                return
+            self._obey(event())
+
+    def _read_channel(self) -> None:
+        reports, lost = self._channel.read()
+        now_s = self._clock.now_s()
+        for report in reports:
+            self._obey(self.session.reported(report, now_s))
+        self._obey(self.session.watchdog_lost(lost, now_s))
+
+    def _on_front(self, message: FrontMessage) -> None:
+        now_s = self._clock.now_s()
+        if isinstance(message, Spawned):
+            self._attempt, self._srun_pid, self._step = message.attempt, message.pid, None
+            self._journal.append(
+                "attempt", self._clock.wall_s(), run=self._start.run, attempt=message.attempt,
+                restart_count=self._identity.restart_count,
+            )  # fmt: skip
+            self._obey(self.session.spawned(message.pid, now_s))
+        elif isinstance(message, SignalSeen):
+            self._obey(self.session.signalled(message.name, now_s))
+        elif isinstance(message, Exited):
+            for fd, is_error in ((self._link.out_fd, False), (self._link.err_fd, True)):
+                while chunk := _read(fd):
+                    self._take_output("", chunk, is_error=is_error)
+            self._output.step_ended()
+            self._srun_pid = None
+            self._obey(self.session.srun_exited(now_s))
+        elif isinstance(message, Dropped):
+            self._output.dropped_bytes += message.bytes
+
+    # --- what goes out
+
+    def _obey(self, acts: list[act.Act]) -> None:
+        for one in acts:
+            self._do(one)
+
+    def _do(self, one: act.Act) -> None:
+        if isinstance(one, act.Send):
+            self._channel.send(one.order)
+        elif isinstance(one, act.Say):
+            self._writer.say(one.text)
+        elif isinstance(one, act.StartWatchdogs):
+            self._channel.start(one.nodes)
+        elif isinstance(one, act.HoldFront):
+            self._link.send(Hold())
+        elif isinstance(one, act.ReleaseFront):
+            self._link.send(Release())
+        elif isinstance(one, act.ExitFront):
+            self._leave()
+        elif isinstance(one, act.RestartTraining):
+            self._restart(one.recovery)
+        elif isinstance(one, act.ReadJob):
+            self._background(self._read_job)
+        elif isinstance(one, act.FindStep):
+            self._background(lambda: self._find_step(one.srun_pid))
+        elif isinstance(one, act.CancelStep):
+            self._background(lambda: self._cancel_step(one.step_id))
+        elif isinstance(one, act.Recover):
+            self._recover(one)
+        else:
+            self._recorder.note(one, self._attempt, self.session.step_id, self._start.settings)
+
+    def _restart(self, recovery: Recovery) -> None:
+        env = dict(plan_restart_environment(self._outcome)) if self._outcome else {}
+        nodes = len(self._step.nodes) if recovery.exclude and self._step is not None else None
+        self._link.send(Restart(env, recovery.exclude, nodes))
+
+    def _leave(self) -> None:
+        """The job is stopped for good: its records first, they are why."""
+        self._journal.flush(_LAST_WRITES_S)
+        self._writer.flush(_LAST_WRITES_S)
+        self._link.send(Exit(self._start.settings.exit_code))
+
+    def _leave_when_late(self) -> None:
+        """After a requeue Slurm ends the job; should it never come to that, nobody waits for ever."""
+        if self._leave_at_s is not None and self._clock.now_s() >= self._leave_at_s:
+            self._leave_at_s = None
+            self._leave()
+
+    # --- threads
+
+    def _post(self, event: Callable[[], list[act.Act]]) -> None:
+        self._events.put(event)
+        try:
+            os.write(self._wake_write, b"\0")
+        except OSError:
+            return  # full: it wakes already
+
+    def _background(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, daemon=True).start()
+
+    def _load_journal(self) -> None:
+        self._journal.loaded.wait()
+        self._journal.append(
+            "run", self._clock.wall_s(), run=self._start.run, restart_count=self._identity.restart_count,
+            again=self._start.again, settings=asdict(self._start.settings),
+        )  # fmt: skip
+        if self._start.again:
+            unfinished = self._recorder.find_unfinished(self._start.run)
+            if unfinished is not None:
+                incident, breach = unfinished
+                self._post(lambda: self._take_over(incident))
+                self._post(lambda: self.session.convict(incident, breach, self._clock.now_s()))
+        elif self._recorder.find_requeued():
+            self._post(self._expect_resume)
+
+    def _take_over(self, incident: str) -> list[act.Act]:
+        self._writer.say(f"going on with incident {incident}")
+        return []
+
+    def _expect_resume(self) -> list[act.Act]:
+        self.session.resume_stamp = True
+        return []
+
+    def _read_job(self) -> None:
+        try:
+            job = self._slurm.read_job(self._identity.requeue_id)
+        except OutsideError:
+            return
+        self._post(lambda: self.session.job_read(job, self._clock.now_s(), self._clock.wall_s()))
+
+    def _find_step(self, srun_pid: int) -> None:
+        """Ask until the step of this srun is there: a watchdog step started first would become step 0."""
+        for number in range(100_000):
+            self._clock.sleep(_ASK_STEP_S[min(number, len(_ASK_STEP_S) - 1)])
+            if self._srun_pid != srun_pid:
+                return
+            try:
+                steps = self._slurm.read_steps(self._identity.job_id)
+            except OutsideError:
+                continue
+            mine = [step for step in steps if step.srun_pid == srun_pid and step.name != STEP_NAME]
+            others = [step for step in steps if step.name != STEP_NAME]
+            if not mine and number >= _ONLY_STEP_AFTER and len(others) == 1:
+                mine = others
+            if mine:
+                self._post(lambda step=mine[0]: self._on_step(step))  # type: ignore[misc]
+                return
+
+    def _on_step(self, step: StepReading) -> list[act.Act]:
+        self._step = step
+        self._output.step_began(step.step_id)
+        return self.session.step_found(step.step_id, self._clock.now_s())
+
+    def _cancel_step(self, step_id: str) -> None:
+        try:
+            if step_id:
+                self._slurm.cancel_step(step_id, "KILL")
+        except OutsideError as error:
+            self._writer.say(f"step {step_id} could not be cancelled: {error}")
+
+    def _recover(self, order: act.Recover) -> None:
+        place = Place(
+            identity=self._identity,
+            step_id=self.session.step_id,
+            step_nodes=self._step.nodes if self._step is not None else (),
+            allocation=self._nodes,
+            directories=plan_directories(self._environ, self._start.cwd),
+            stdin_replayable=self._start.stdin_replayable,
+            iteration=order.breach.iteration if order.breach.iteration is not None
+            else self.session.stall.iteration,
+        )  # fmt: skip
+        recoverer = Recoverer(
+            self._start.settings, self._slurm, self._clock, self._journal, self._about_to_requeue
+        )
+
+        def work() -> None:
+            self._recorder.write_groups()
+            try:
+                outcome = recoverer.recover(order, place)
+            except Exception as error:
+                reason = f"the recovery failed ({type(error).__name__}: {error})"
+                outcome = Outcome(Recovery(RecoveryKind.STOP, reason=reason), order.suspects, "", False)
+            self._post(lambda: self._on_recovered(outcome))
+
+        self._background(work)
+
+    def _about_to_requeue(self, recovery: Recovery, suspects: tuple[str, ...]) -> None:
+        """The last records before Slurm ends the job: afterwards there may be no time for them."""
+        self._recorder.requeueing(recovery, suspects)
+        self._writer.say(recovery.reason)
+        self._writer.flush(_LAST_WRITES_S)
+        self._journal.flush(_LAST_WRITES_S)
+
+    def _on_recovered(self, outcome: Outcome) -> list[act.Act]:
+        self._outcome = outcome
+        if outcome.drain_requested:
+            self._recorder.note(act.Stamp("drain_requested"), self._attempt, "", self._start.settings)
+        if outcome.note:
+            self._writer.say(outcome.note)
+        recovery = outcome.recovery
+        if recovery.kind is RecoveryKind.REQUEUE:
+            self._leave_at_s = self._clock.now_s() + _REQUEUED_S
+            recovery = replace(recovery, silent=True)  # said before the requeue, while it could be
+        else:
+            self._recorder.not_requeued()
+        return self.session.recovered(recovery, outcome.suspects)
+
+    def _end(self) -> None:
+        """The front is gone: close the channel; the watchdogs finish an armed kill by themselves."""
+        self._channel.close()
+        if self.session.phase is not Phase.OVER:
+            self._journal.append("front_gone", self._clock.wall_s(), run=self._start.run)
+        else:
+            self._journal.append("end", self._clock.wall_s(), run=self._start.run)
+        self._journal.flush(_LAST_WRITES_S)
+        self._writer.flush(1.0)
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 1 << 20)
+    except (BlockingIOError, InterruptedError):
+        return b""

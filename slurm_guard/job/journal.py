@@ -1,0 +1,177 @@
+"""The journal and the fault folders of a job, written by a thread of its own.
+
+Shared storage may hang or be full at any time: nothing here makes its caller wait. What cannot be written
+now is kept and tried again; the caller is told once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_guard.adapters.files import append_line, write_atomic
+from slurm_guard.model.incident import Incident
+from slurm_guard.model.place import JobIdentity
+
+SCHEMA = 1
+_RETRY_S = 5.0
+
+
+def command_hash(argv: Sequence[str]) -> str:
+    """A short name for a command: guarded-sruns of one job keep their budgets apart by it."""
+    return hashlib.sha256("\0".join(argv).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+class Journal:
+    """`journal.jsonl` and `faults/` below the state directory, both private to the user.
+
+    `entries` holds what stood in the journal of this job, once `loaded` is set, and all that was appended
+    since. A journal of another job with the same id is set aside; `start_s` says when this job began
+    (epoch seconds), asked in the journal's own thread.
+    """
+
+    def __init__(
+        self, state_dir: str, identity: JobIdentity, start_s: Callable[[], float | None], argv: Sequence[str],
+        trouble: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.state_dir = Path(state_dir)
+        self.command = command_hash(argv)
+        self.loaded = threading.Event()
+        self._identity = identity
+        self._read_start_s = start_s
+        self._start_s: float | None = None
+        self._trouble = trouble
+        self._told = False
+        self._entries: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
+        self._thread.start()
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The entries of this job so far, oldest first."""
+        with self._lock:
+            return list(self._entries)
+
+    def own_entries(self) -> list[dict[str, Any]]:
+        """Those of this command alone."""
+        return [entry for entry in self.entries() if entry.get("command") == self.command]
+
+    def append(self, what: str, wall_s: float, **body: Any) -> None:
+        """Add one entry."""
+        entry = {"what": what, "time_s": wall_s, "command": self.command, **body}
+        with self._lock:
+            self._entries.append(entry)
+        line = json.dumps(entry, separators=(",", ":")).encode()
+        self._put(lambda: append_line(self.state_dir / "journal.jsonl", line))
+
+    def write_incident(self, incident: Incident) -> None:
+        """Write `incident.json` as it stands now."""
+        self.write_fault_file(
+            incident.incident, "incident.json", json.dumps(incident.as_json(), indent=1).encode() + b"\n"
+        )
+
+    def write_fault_file(self, incident: str, name: str, data: bytes) -> None:
+        """Write one file into the fault folder."""
+        folder = self.folder(incident)
+
+        def write() -> None:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            write_atomic(folder / name, data)
+
+        self._put(write)
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do something else on shared storage, in its turn."""
+        self._put(lambda: (work(), None)[1])
+
+    def folder(self, incident: str) -> Path:
+        """The fault folder of this incident."""
+        return self.state_dir / "faults" / incident
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is written; False when it is not in that time."""
+        done = threading.Event()
+        self._put(done.set)
+        return done.wait(timeout_s)
+
+    def _put(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+
+    def _write_all(self) -> None:
+        self._try(self._open)
+        self.loaded.set()
+        while True:
+            work = self._work.get()
+            if work is None:
+                return
+            self._try(work)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Until it works: a full disk is emptied again, an unreachable one comes back."""
+        while True:
+            try:
+                work()
+                return
+            except OSError as error:
+                if not self._told:
+                    self._told = True
+                    self._trouble(
+                        f"cannot write to {self.state_dir} ({error.strerror or error}): "
+                        "make room or set --state-dir; scenes stay on the nodes meanwhile"
+                    )
+                self._stopping.wait(_RETRY_S)
+
+    def _open(self) -> None:
+        self._start_s = self._read_start_s()
+        os.makedirs(self.state_dir / "faults", mode=0o700, exist_ok=True)
+        path = self.state_dir / "journal.jsonl"
+        found = read_journal(path)
+        if found and not self._is_mine(found[0]):
+            aside = path.with_name(f"journal.{int(found[0].get('time_s') or 0)}.jsonl")
+            os.rename(path, aside)
+            found = []
+        if not found:
+            head = {
+                "what": "head",
+                "schema": SCHEMA,
+                "cluster": self._identity.cluster,
+                "job_id": self._identity.job_id,
+                "start_s": self._start_s,
+                "command": self.command,
+            }
+            append_line(path, json.dumps(head, separators=(",", ":")).encode())
+        with self._lock:
+            self._entries[:0] = found
+
+    def _is_mine(self, head: Mapping[str, Any]) -> bool:
+        """Job ids come again: the same id, not requeued, with another start time is another job."""
+        if head.get("cluster") != self._identity.cluster or head.get("job_id") != self._identity.job_id:
+            return False
+        unknown = self._start_s is None or head.get("start_s") is None
+        return unknown or self._identity.restart_count > 0 or head["start_s"] == self._start_s
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The entries of a journal; broken lines (a crash in mid-write) are left out, no file is no entry."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    entries = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries

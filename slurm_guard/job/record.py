@@ -1,0 +1,156 @@
+"""The records of an incident: incident.json, the log's tail, the journal's entries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from slurm_guard.job.journal import Journal
+from slurm_guard.model.breach import Breach, BreachKind, RedLine
+from slurm_guard.model.incident import STAGES, Incident
+from slurm_guard.model.limits import Settings
+from slurm_guard.model.place import JobIdentity
+from slurm_guard.policy.act import Act, CloseIncident, OpenIncident, Stamp
+from slurm_guard.policy.ladder import Recovery
+from slurm_guard.ports import Clock
+from slurm_guard.scene.group import write_groups
+from slurm_guard.scene.tail import Tail
+
+
+class Recorder:
+    """Keeps the newest incident and writes it down again with every stage."""
+
+    def __init__(self, journal: Journal, clock: Clock, identity: JobIdentity, tail: Tail, run: str) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._identity = identity
+        self._tail = tail
+        self._run = run
+        self._incident: Incident | None = None
+
+    def note(self, one: Act, attempt: int, step_id: str, settings: Settings) -> None:
+        """Write down what an act says about the incident."""
+        if isinstance(one, OpenIncident):
+            self._open(one, attempt, step_id, settings)
+        elif isinstance(one, Stamp):
+            self._stamp(one.stage)
+        elif isinstance(one, CloseIncident) and self._incident is not None:
+            self._incident.recovery = one.recovery
+            self._incident.verdict = one.verdict
+            self._incident.suspects = one.suspects
+            self._journal.append(
+                "incident_closed", self._clock.wall_s(), incident=self._incident.incident,
+                recovery=one.recovery, verdict=one.verdict,
+            )  # fmt: skip
+            self._write()
+
+    def write_groups(self) -> None:
+        """Sort the stacks of all nodes by where they stand, once the scenes are in."""
+        if self._incident is not None:
+            folder = self._journal.folder(self._incident.incident)
+            self._journal.run(lambda: write_groups(folder))
+
+    def requeueing(self, recovery: Recovery, suspects: tuple[str, ...]) -> None:
+        """The requeue is next; whoever runs then will be ended by it."""
+        if self._incident is not None:
+            self._incident.recovery = recovery.kind.value
+            self._incident.verdict = recovery.reason
+            self._incident.suspects = suspects
+            self._stamp("requeued")
+
+    def not_requeued(self) -> None:
+        """It did not come to the requeue after all."""
+        if self._incident is not None and self._incident.stages["requeued"] is not None:
+            self._incident.stages["requeued"] = None
+            self._write()
+
+    def find_unfinished(self, run: str) -> tuple[str, Breach] | None:
+        """The incident that an earlier guard of this run began and did not bring to an end."""
+        entries = self._journal.own_entries()
+        breaches = [entry for entry in entries if entry.get("what") == "breach" and entry.get("run") == run]
+        ended = {
+            entry.get("incident") for entry in entries if entry.get("what") in {"recovery", "incident_closed"}
+        }
+        for entry in reversed(breaches):
+            if entry.get("incident") not in ended and not entry.get("observe"):
+                return str(entry["incident"]), _parse_breach(entry["breach"])
+        return None
+
+    def find_requeued(self) -> bool:
+        """Take up the incident that the last requeue of this job was for, if it has not resumed yet."""
+        entries = self._journal.own_entries()
+        recoveries = [entry for entry in entries if entry.get("what") == "recovery"]
+        if not recoveries or recoveries[-1].get("kind") != "requeue" or not self._identity.restart_count:
+            return False
+        name = str(recoveries[-1].get("incident"))
+        if any(entry.get("what") == "resumed" and entry.get("incident") == name for entry in entries):
+            return False
+        try:
+            body = json.loads((self._journal.folder(name) / "incident.json").read_bytes())
+            self._incident = _parse_incident(body)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return True
+
+    def _open(self, one: OpenIncident, attempt: int, step_id: str, settings: Settings) -> None:
+        wall_s = self._clock.wall_s()
+        incident = Incident(
+            incident=one.incident,
+            job_id=self._identity.requeue_id,
+            attempt=self._identity.restart_count,
+            step_id=step_id,
+            breach=one.breach,
+            observe=settings.observe,
+        )
+        incident.stages["symptom"] = wall_s - one.breach.symptom_ago_s
+        incident.stages["breach"] = wall_s
+        self._incident = incident
+        self._journal.append(
+            "breach", wall_s, incident=one.incident, run=self._run, attempt=attempt, observe=settings.observe,
+            breach=_compose_breach(one.breach),
+        )  # fmt: skip
+        self._journal.write_fault_file(
+            one.incident, "log-tail.txt", self._tail.last_lines(settings.log_lines)
+        )
+        self._write()
+
+    def _stamp(self, stage: str) -> None:
+        incident = self._incident
+        if incident is None or incident.stages.get(stage) is not None:
+            return
+        incident.stages[stage] = self._clock.wall_s()
+        if stage == "resumed":
+            self._journal.append("resumed", self._clock.wall_s(), incident=incident.incident)
+        self._write()
+
+    def _write(self) -> None:
+        if self._incident is not None:
+            self._journal.write_incident(self._incident)
+
+
+def _compose_breach(breach: Breach) -> dict[str, Any]:
+    return {**asdict(breach), "red_line": breach.red_line.value, "kind": breach.kind.value}
+
+
+def _parse_breach(body: dict[str, Any]) -> Breach:
+    known = {name: value for name, value in body.items() if name in Breach.__dataclass_fields__}
+    known["red_line"] = RedLine(known["red_line"])
+    known["kind"] = BreachKind(known["kind"])
+    known["suspects"] = tuple(known.get("suspects", ()))
+    return Breach(**known)
+
+
+def _parse_incident(body: dict[str, Any]) -> Incident:
+    return Incident(
+        incident=body["incident"],
+        job_id=body["job_id"],
+        attempt=body["attempt"],
+        step_id=body["step_id"],
+        breach=_parse_breach(body["breach"]),
+        stages={stage: body["stages"].get(stage) for stage in STAGES},
+        suspects=tuple(body["suspects"]),
+        recovery=body["recovery"],
+        verdict=body["verdict"],
+        observe=body["observe"],
+    )

@@ -1,0 +1,209 @@
+"""After the kill: gather the facts, let the ladder decide, and do what needs Slurm.
+
+Runs in a thread of the guard. The controller may be away for minutes: the ranks are dead by now, so
+waiting costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from slurm_guard.checkpoint.choice import Choice, find_resume
+from slurm_guard.errors import CommandFailed, OutsideError, SlurmUnavailable
+from slurm_guard.job.channel import STEP_NAME
+from slurm_guard.job.journal import Journal
+from slurm_guard.model.checkpoint import Directories
+from slurm_guard.model.limits import Settings
+from slurm_guard.model.place import JobIdentity
+from slurm_guard.model.reading import JobReading
+from slurm_guard.policy.act import Recover
+from slurm_guard.policy.budget import (
+    count_restarts_without_progress,
+    has_progressed,
+    is_same_iteration_elsewhere,
+)
+from slurm_guard.policy.ladder import Recovery, RecoveryFacts, RecoveryKind, decide_recovery
+from slurm_guard.ports import Clock, Slurm
+
+Answer = TypeVar("Answer")
+
+_ASK_AGAIN_S = 2.0
+_REQUEUE_DIRECTIVE = re.compile(r"^#SBATCH\s+(?:.*\s)?--requeue\b", re.MULTILINE)
+DRAIN_REASON = "slurm-guard: processes of job {job} cannot be killed"
+_CONTROLLERS_OWN = ("", "Kill task failed", "Not responding")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the recovery acts: the job, its training step and its checkpoints."""
+
+    identity: JobIdentity
+    step_id: str
+    step_nodes: tuple[str, ...]
+    allocation: tuple[str, ...]
+    directories: Directories
+    stdin_replayable: bool
+    iteration: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was decided and done; `note` is a line for the user."""
+
+    recovery: Recovery
+    suspects: tuple[str, ...]
+    resume_from: str
+    drain_requested: bool
+    note: str = ""
+
+
+class Recoverer:
+    """Works one recovery out. `about_to_requeue` is called right before the requeue, for the last records."""
+
+    def __init__(
+        self, settings: Settings, slurm: Slurm, clock: Clock, journal: Journal,
+        about_to_requeue: Callable[[Recovery, tuple[str, ...]], None],
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._slurm = slurm
+        self._clock = clock
+        self._journal = journal
+        self._about_to_requeue = about_to_requeue
+
+    def recover(self, order: Recover, place: Place) -> Outcome:
+        """Decide and act; never raises for what is outside."""
+        until_s = self._clock.now_s() + self._settings.controller_wait_s
+        drained = [node for node in order.left_nodes if self._drain(node, place)]
+        self._journal.loaded.wait(max(0.0, until_s - self._clock.now_s()))
+        choice = find_resume(place.directories.milestone, place.directories.ring)
+        facts = self._facts(order, place, choice, until_s)
+        recovery = decide_recovery(facts)
+        if recovery.kind is RecoveryKind.REQUEUE and facts.suspects:
+            facts = replace(facts, exclusion_refused=self._test_exclusion(facts.suspects, place, until_s))
+            recovery = decide_recovery(facts)
+        note = ""
+        if recovery.kind is RecoveryKind.RESTART:
+            self._write_recovery(order, recovery, place)
+        elif recovery.kind is RecoveryKind.REQUEUE:
+            recovery, note = self._requeue(order, recovery, place, until_s)
+        return Outcome(recovery, order.suspects, choice.resume_from, bool(drained), note)
+
+    def _facts(self, order: Recover, place: Place, choice: Choice, until_s: float) -> RecoveryFacts:
+        job = self._ask(lambda: self._slurm.read_job(place.identity.requeue_id), until_s)
+        entries = self._journal.own_entries()
+        progressed = has_progressed(entries, place.iteration)
+        return RecoveryFacts(
+            recovery=self._settings.recovery,
+            resumable=self._is_resumable(job, choice, place),
+            batch=job.batch if job is not None else False,
+            requeue_allowed=job.requeue if job is not None else False,
+            job_state=job.state if job is not None else "",
+            suspects=order.suspects,
+            allocation=job.nodes if job is not None else place.allocation,
+            nodes_needed=len(place.step_nodes) or len(place.allocation),
+            max_restarts=self._settings.max_restarts,
+            restarts_without_progress=count_restarts_without_progress(entries),
+            progressed_since_last=progressed,
+            same_iteration_other_nodes=is_same_iteration_elsewhere(
+                entries, place.iteration, place.step_nodes
+            ),
+            stdin_replayable=place.stdin_replayable,
+            others_training=self._others_train(place, until_s),
+            observe=self._settings.observe,
+        )
+
+    def _is_resumable(self, job: JobReading | None, choice: Choice, place: Place) -> bool:
+        """The user says so, or a good checkpoint of this job exists."""
+        if self._settings.resumable or choice.checkpoint is not None:
+            return True
+        if job is None or not job.requeue or not job.batch:
+            return False
+        try:
+            script = self._slurm.read_batch_script(place.identity.requeue_id)
+        except OutsideError:
+            return False
+        return _REQUEUE_DIRECTIVE.search(script) is not None
+
+    def _others_train(self, place: Place, until_s: float) -> bool:
+        """Whether another step of the job is at work: requeueing would take it down."""
+        steps = self._ask(lambda: self._slurm.read_steps(place.identity.job_id), until_s) or ()
+        return any(step.name != STEP_NAME and step.step_id != place.step_id for step in steps)
+
+    def _test_exclusion(self, suspects: tuple[str, ...], place: Place, until_s: float) -> str:
+        excluded = self._excluded(suspects, place, until_s)
+        answer = self._ask(lambda: self._slurm.test_requeue(place.identity.requeue_id, excluded), until_s)
+        return "that could not be tried" if answer is None else answer
+
+    def _excluded(self, suspects: tuple[str, ...], place: Place, until_s: float) -> tuple[str, ...]:
+        """The suspects, added to what the user excluded himself."""
+        job = self._ask(lambda: self._slurm.read_job(place.identity.requeue_id), until_s)
+        before = job.excluded if job is not None else ()
+        return tuple(dict.fromkeys((*before, *suspects)))
+
+    def _requeue(
+        self, order: Recover, recovery: Recovery, place: Place, until_s: float
+    ) -> tuple[Recovery, str]:
+        job_id = place.identity.requeue_id
+        excluded = self._excluded(recovery.exclude, place, until_s) if recovery.exclude else ()
+        self._write_recovery(order, recovery, place)
+        self._about_to_requeue(recovery, order.suspects)
+        while True:
+            try:
+                self._slurm.requeue(job_id, excluded)
+            except SlurmUnavailable as error:
+                # The order may have arrived all the same: a second one must not follow blindly.
+                state = self._ask(lambda: self._slurm.read_job(job_id), until_s)
+                if state is not None and state.state != "RUNNING":
+                    return recovery, "the controller was slow to answer"
+                if self._clock.now_s() >= until_s:
+                    return Recovery(RecoveryKind.STOP, reason=f"the requeue failed: {error}"), ""
+                self._clock.sleep(_ASK_AGAIN_S)
+                continue
+            except CommandFailed as error:
+                if error.argv[1:2] == ["update"]:
+                    return recovery, f"requeued, but its nodes could not be excluded: {error.stderr}"
+                return Recovery(RecoveryKind.STOP, reason=f"the requeue was refused: {error.stderr}"), ""
+            return recovery, ""
+
+    def _write_recovery(self, order: Recover, recovery: Recovery, place: Place) -> None:
+        """The entry that the budget counts, before the act: after a requeue there is no time."""
+        self._journal.append(
+            "recovery",
+            self._clock.wall_s(),
+            by="slurm-guard",
+            kind=recovery.kind.value,
+            incident=order.incident,
+            iteration=place.iteration,
+            nodes=list(place.step_nodes or place.allocation),
+            exclude=list(recovery.exclude),
+        )
+
+    def _drain(self, node: str, place: Place) -> bool:
+        """Drain a node whose processes cannot be killed, if we may; never over a human's reason."""
+        try:
+            if self._slurm.read_node(node).reason not in _CONTROLLERS_OWN:
+                return False
+            self._slurm.drain_node(node, DRAIN_REASON.format(job=place.identity.job_id))
+            return True
+        except OutsideError:
+            return False
+
+    def _ask(self, question: Callable[[], Answer], until_s: float) -> Answer | None:
+        """The answer, once the controller gives one; None when it gives none in time or refuses to read."""
+        while True:
+            try:
+                return question()
+            except SlurmUnavailable:
+                if self._clock.now_s() >= until_s:
+                    return None
+                self._clock.sleep(_ASK_AGAIN_S)
+            except CommandFailed:
+                return None
+
+
+def plan_restart_environment(outcome: Outcome) -> Mapping[str, str]:
+    """What the restarted ranks get to know beyond what the first ones knew."""
+    return {"SLURM_GUARD_RESUME_FROM": outcome.resume_from} if outcome.resume_from else {}

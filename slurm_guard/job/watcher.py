@@ -1,0 +1,88 @@
+"""The output of the training step: the passing copy, or the files that srun writes it to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from slurm_guard.job.link import Start
+from slurm_guard.model.reading import Record, TaskExit
+from slurm_guard.policy.act import Act
+from slurm_guard.policy.ending import Ending
+from slurm_guard.policy.logline import LineReader
+from slurm_guard.policy.srun_argv import parse_srun_argv
+from slurm_guard.policy.srun_line import parse_srun_line
+from slurm_guard.scene.follow import Follower, expand_pattern
+from slurm_guard.scene.tail import Tail
+
+_PARTIAL_LIMIT = 4096
+_MARKS = (b"srun: ", b"***")
+
+
+class OutputWatcher:
+    """Turns output into records and srun's own words, and keeps the tail of it.
+
+    `post(event)` hands what a follower thread read back to the guard's own thread.
+    """
+
+    def __init__(
+        self, start: Start, environ: Mapping[str, str], post: Callable[[Callable[[], list[Act]]], None],
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.tail = Tail()
+        self.dropped_bytes = 0
+        self.take_records: Callable[[list[Record]], list[Act]] = lambda _: []
+        self._call = parse_srun_argv(start.argv)
+        self._environ = environ
+        self._cwd = start.cwd
+        self._post = post
+        self._say = say
+        self._readers: dict[str, LineReader] = {}
+        self._partial = b""
+        self._followers: list[Follower] = []
+
+    def take(
+        self, source: str, chunk: bytes, *, is_error: bool
+    ) -> tuple[list[Record], list[TaskExit | Ending]]:
+        """What this piece of output says; `source` is "" for the passing copy, else a file."""
+        self.tail.add(chunk)
+        key = source or ("stderr" if is_error else "stdout")
+        reader = self._readers.setdefault(key, LineReader())
+        return reader.feed(chunk), self._take_words(chunk) if is_error else []
+
+    def step_began(self, step_id: str) -> None:
+        """The step exists, so the names of its output files are known."""
+        for pattern in dict.fromkeys(filter(None, (self._call.output, self._call.error))):
+            if pattern in {"none", "/dev/null"}:
+                if pattern == self._call.output:
+                    self._say(
+                        "srun --output=none: the log cannot be seen, so loss and progress are not judged"
+                    )
+                continue
+            files = expand_pattern(pattern, self._environ, step_id, self._cwd)
+            if files is not None:
+                self._followers.append(Follower(files, self._take_file, self._say))
+
+    def step_ended(self) -> None:
+        """A restarted step begins its lines anew; its files may have other names."""
+        for follower in self._followers:
+            follower.stop()
+        self._followers = []
+        self._readers = {}
+
+    def _take_file(self, path: str, chunk: bytes) -> None:
+        def event() -> list[Act]:
+            records, _ = self.take(path, chunk, is_error=False)
+            return self.take_records(records)
+
+        self._post(event)
+
+    def _take_words(self, chunk: bytes) -> list[TaskExit | Ending]:
+        """srun's own words in a piece of stderr; a flood without them costs one search."""
+        body = self._partial + chunk
+        cut = body.rfind(b"\n") + 1
+        self._partial = body[cut:][-_PARTIAL_LIMIT:]
+        whole = body[:cut]
+        if not any(mark in whole for mark in _MARKS):
+            return []
+        said = (parse_srun_line(line) for line in whole.split(b"\n"))
+        return [words for words in said if words is not None]

@@ -1,0 +1,29 @@
+"""The last lines of the output, kept in memory for the fault folder."""
+
+from __future__ import annotations
+
+from collections import deque
+
+LIMIT_BYTES = 4 << 20
+"""Bytes kept at most: a flood without a newline must not fill the memory."""
+
+
+class Tail:
+    """The newest bytes of the output, of which `last_lines` cuts the last lines."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        """More output."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+        while self._size - len(self._pieces[0]) >= LIMIT_BYTES:
+            self._size -= len(self._pieces.popleft())
+
+    def last_lines(self, count: int) -> bytes:
+        """The last `count` lines, or less where there are not as many within the limit."""
+        body = b"".join(self._pieces)[-LIMIT_BYTES:]
+        lines = body.splitlines(keepends=True)
+        return b"".join(lines[-count:])
