@@ -11,7 +11,9 @@ class ProcessReading:
 
     `start_ticks` (field 22 of /proc/PID/stat) tells a process from a later one with the same pid.
     `state` is the letter of /proc/PID/stat. `rank` is RANK (torchrun) or SLURM_PROCID from its
-    environment, None where neither is set; `python` says whether it runs a Python interpreter.
+    environment, None where neither is set and for a launcher such as torchrun; `python` says whether it runs
+    a Python interpreter. `root` is the pid of the rank it belongs to (its own for the rank itself), None for
+    launchers and the shells above a rank. `faulthandler` says that SIGABRT prints its Python stack.
     """
 
     pid: int
@@ -24,6 +26,8 @@ class ProcessReading:
     local_rank: int | None
     step_id: str
     python: bool
+    root: int | None = None
+    faulthandler: bool = False
 
 
 @dataclass(frozen=True, slots=True)

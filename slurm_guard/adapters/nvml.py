@@ -1,0 +1,106 @@
+"""The GPUs of this job through NVML, always asked in a child with a deadline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_guard.adapters import probe
+from slurm_guard.errors import OutsideError
+
+_MIB = 1 << 20
+
+
+class NvmlGpus:
+    """The `Gpus` of the real machine."""
+
+    def __init__(self, timeout_s: float = 5.0) -> None:
+        self._timeout_s = timeout_s
+
+    def describe(self) -> dict[str, object]:
+        """Driver and job GPUs; a value that cannot be read is {"unreadable": reason}, never 0.
+
+        Raises:
+            OutsideError: no driver, no NVML, or no answer in time.
+        """
+        answer: dict[str, object] = probe.run(f"{__name__}:read_gpus", self._timeout_s)
+        return answer
+
+
+def read_gpus() -> dict[str, object]:
+    """The description, made in this process: may hang, so only for the probe child."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise OutsideError(f"no NVML: {error}") from None
+    everything = [_describe(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    chosen = choose_gpus(everything, os.environ)
+    return {
+        "driver": _read(pynvml, pynvml.nvmlSystemGetDriverVersion),
+        "visible": len(everything),
+        "gpus": chosen,
+    }
+
+
+def choose_gpus(gpus: list[dict[str, Any]], env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The job's own GPUs: by minor number (Slurm's words), else by UUID or index (CUDA's), else all.
+
+    Where the cgroup hides the other GPUs, the numbers may fit none: then all that is seen is the job's.
+    """
+    slurm = env.get("SLURM_JOB_GPUS") or env.get("SLURM_STEP_GPUS") or ""
+    cuda = [word for word in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    if slurm:
+        numbers = {int(word) for word in slurm.split(",") if word.isdigit()}
+        chosen = [gpu for gpu in gpus if gpu["minor"] in numbers]
+    else:
+        chosen = [gpu for gpu in gpus if any(_names(word, gpu) for word in cuda)]
+    return chosen or gpus
+
+
+def _names(word: str, gpu: dict[str, Any]) -> bool:
+    if word.isdigit():
+        return bool(gpu["index"] == int(word))
+    return isinstance(gpu["uuid"], str) and gpu["uuid"].startswith(word)
+
+
+def _describe(nvml: Any, index: int) -> dict[str, Any]:
+    try:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError as error:
+        lost = {"unreadable": str(error)}
+        return {"index": index, "minor": lost, "uuid": lost}
+    return {
+        "index": index,
+        "minor": _read(nvml, nvml.nvmlDeviceGetMinorNumber, gpu),
+        "uuid": _read(nvml, nvml.nvmlDeviceGetUUID, gpu),
+        "name": _read(nvml, nvml.nvmlDeviceGetName, gpu),
+        "bus_id": _read(nvml, lambda g: _text(nvml.nvmlDeviceGetPciInfo(g).busId), gpu),
+        "temperature_c": _read(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
+        "power_w": _read(nvml, lambda g: nvml.nvmlDeviceGetPowerUsage(g) / 1000, gpu),
+        "utilization_percent": _read(nvml, lambda g: nvml.nvmlDeviceGetUtilizationRates(g).gpu, gpu),
+        "used_mib": _read(nvml, lambda g: nvml.nvmlDeviceGetMemoryInfo(g).used // _MIB, gpu),
+        "total_mib": _read(nvml, lambda g: nvml.nvmlDeviceGetMemoryInfo(g).total // _MIB, gpu),
+        "ecc_uncorrected": _read(nvml, nvml.nvmlDeviceGetTotalEccErrors, gpu,
+                                 nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC),
+        "remapped_rows": _read(nvml, lambda g: [int(n) for n in nvml.nvmlDeviceGetRemappedRows(g)], gpu),
+        "clock_limits": _read(nvml, nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu),
+        "processes": _read(nvml, lambda g: [
+            {"pid": p.pid, "used_mib": None if p.usedGpuMemory is None else p.usedGpuMemory // _MIB}
+            for p in nvml.nvmlDeviceGetComputeRunningProcesses(g)
+        ], gpu),
+    }  # fmt: skip
+
+
+def _read(nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return _text(ask(*arguments))
+    except nvml.NVMLError as error:
+        return {"unreadable": str(error)}
+
+
+def _text(value: Any) -> Any:
+    # Old bindings give bytes.
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

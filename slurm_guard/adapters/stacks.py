@@ -1,0 +1,98 @@
+"""Python stacks of living processes by py-spy, a killable child each."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from slurm_guard.adapters import command, procfs
+from slurm_guard.errors import CommandFailed, CommandTimedOut, OutsideError
+from slurm_guard.model.process import StackDump
+
+_STOPPED = "Tt"
+
+
+class PySpyStacks:
+    """The `Stacks` of the real machine, by the py-spy of this environment or that of PATH."""
+
+    def __init__(self, program: str = "") -> None:
+        beside = Path(sysconfig.get_path("scripts")) / "py-spy"
+        self._program = program or (str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy")
+
+    def dump(self, pid: int, timeout_s: float) -> StackDump:
+        """The stacks of all threads, without their variables.
+
+        The signature is a hash over function, file and line of every frame of the main thread: two equal ones
+        mean that it stands where it stood. `refused` says why there is none.
+        """
+        before = procfs.read_stat(pid)
+        if before is None:
+            return StackDump(refused="the process is gone")
+        argv = [self._program, "dump", "--json", "--pid", str(pid)]
+        if before.state in _STOPPED:
+            # Attaching to a stopped process and letting go again would set it running.
+            argv.append("--nonblocking")
+        try:
+            return parse_dump(command.run(argv, timeout_s), pid)
+        except CommandTimedOut as error:
+            _let_go(pid, before)
+            return StackDump(refused=str(error))
+        except CommandFailed as error:
+            return StackDump(refused=_reason(error))
+        except OutsideError as error:
+            return StackDump(refused=str(error))
+
+
+def _let_go(pid: int, before: procfs.Stat) -> None:
+    # A tracer killed while it attaches can leave its process stopped: it was not before.
+    now = procfs.read_stat(pid)
+    if now is not None and now.start_ticks == before.start_ticks and now.state == "T" != before.state:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _reason(error: CommandFailed) -> str:
+    lines = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    detail = next((line for line in reversed(lines) if "ermission" in line or "Reason" in line), "")
+    return detail or (lines[0] if lines else f"py-spy ended with code {error.code}")
+
+
+def parse_dump(text: str, pid: int) -> StackDump:
+    """The stack in py-spy's JSON; refused where it has no thread."""
+    try:
+        threads = json.loads(text)
+        main = next((t for t in threads if _is_main(t, pid)), threads[-1] if threads else None)
+        if main is None or not any(thread["frames"] for thread in threads):
+            return StackDump(refused="no Python frames")
+        signature = hashlib.sha256("\n".join(map(_key, main["frames"])).encode()).hexdigest()[:16]
+        top = _frame(main["frames"][0]) if main["frames"] else ""
+        return StackDump("\n".join(map(_thread, threads)), signature, top)
+    except (ValueError, KeyError, TypeError):
+        return StackDump(refused="py-spy gave no readable answer")
+
+
+def _is_main(thread: dict[str, Any], pid: int) -> bool:
+    return thread.get("thread_name") == "MainThread" or thread.get("os_thread_id") == pid
+
+
+def _key(frame: dict[str, Any]) -> str:
+    return f"{frame['name']} {frame['filename']}:{frame['line']}"
+
+
+def _frame(frame: dict[str, Any]) -> str:
+    return f"{frame['name']} ({frame.get('short_filename') or frame['filename']}:{frame['line']})"
+
+
+def _thread(thread: dict[str, Any]) -> str:
+    state = "active" if thread.get("active") else "idle"
+    gil = "+gil" if thread.get("owns_gil") else ""
+    name = thread.get("thread_name") or "?"
+    head = f'Thread {thread.get("os_thread_id") or thread.get("thread_id")} ({state}{gil}): "{name}"'
+    return "\n".join([head, *(f"    {_frame(frame)}" for frame in thread["frames"])])
