@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from slurm_guard.model.limits import Settings
 from slurm_guard.policy.srun_argv import SrunCall, is_srun_option, parse_srun_argv
 
 _USAGE = "[guard options] [srun options] COMMAND…"
-_RESUME_S = 3.0
 _METAVARS = {"int": "N", "float": "SECONDS", "str": "TEXT"}
 
 
@@ -150,6 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SlurmGuardError as error:
         _say(str(error))
         return 2
+    except KeyboardInterrupt:
+        # Before srun was started; from then on the front reads the signals.
+        return 130
 
 
 def _run(given: dict[str, Any], rest: list[str]) -> int:
@@ -168,7 +169,7 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
             "no Slurm job to run in: put this line into a batch script and `sbatch` it, "
             "or call `salloc -N NODES guarded-srun …`"
         )
-    srun = shutil.which("srun")
+    srun = _find_srun()
     if srun is None:
         _say("srun is not in PATH: load Slurm's module, or add its bin directory to PATH")
         return 127
@@ -177,34 +178,24 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
         _say(f"the job runs unguarded because {unguarded}")
         _exec_srun(srun, rest)
     from slurm_guard.checkpoint.directory import plan_environment
-    from slurm_guard.job.front import run_front
+    from slurm_guard.job.front import read_working_directory, run_front
 
-    environment = plan_environment(settings, os.environ, os.getcwd())
-    environment.update(_resume_environment({**os.environ, **environment}))
+    environment = plan_environment(settings, os.environ, read_working_directory())
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and "SLURM_GUARD_RESUME_FROM" not in os.environ:
+        # Training code that knows no slurm_guard is told where it goes on.
+        from slurm_guard.job.front_resume import read_resume
+
+        environment.update(read_resume({**os.environ, **environment}))
     return run_front(rest, settings, explicit, srun=srun, environment=environment)
 
 
-def _resume_environment(environ: dict[str, str]) -> dict[str, str]:
-    """Where a requeued job goes on, for training code that knows no slurm_guard; shared storage may hang."""
-    if environ.get("SLURM_RESTART_COUNT", "0") == "0" or "SLURM_GUARD_RESUME_FROM" in environ:
-        return {}
-    import threading
-
-    from slurm_guard.checkpoint.choice import find_resume
-    from slurm_guard.checkpoint.directory import plan_directories
-
-    found: dict[str, str] = {}
-
-    def find() -> None:
-        directories = plan_directories(environ)
-        resume_from = find_resume(directories.milestone, directories.ring, checksums=False).resume_from
-        if resume_from:
-            found["SLURM_GUARD_RESUME_FROM"] = resume_from
-
-    thread = threading.Thread(target=find, daemon=True)
-    thread.start()
-    thread.join(_RESUME_S)
-    return dict(found)
+def _find_srun() -> str | None:
+    # Not shutil.which: that module loads three compression libraries.
+    for directory in os.get_exec_path():
+        path = os.path.join(directory, "srun")
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
 
 
 def _why_unguarded(call: SrunCall) -> str:

@@ -50,7 +50,7 @@ def run_front(
         settings=settings,
         explicit=explicit,
         python=sys.executable,
-        cwd=os.getcwd(),
+        cwd=read_working_directory(),
         stdin_replayable=_read_stdin_offset() is not None,
     )
     return _Front(start, srun, dict(environment or {}), guard_command).run()
@@ -253,3 +253,11 @@ def _read_stdin_offset() -> int | None:
         return None if os.isatty(0) else os.lseek(0, 0, os.SEEK_CUR)
     except OSError:
         return None
+
+
+def read_working_directory() -> str:
+    """The current directory, or what it was called before somebody removed it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return os.environ.get("PWD", "/")

@@ -1,0 +1,46 @@
+"""A job that runs again is told where it goes on, and storage that hangs costs 3 s at most."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_guard.checkpoint.milestone import write_milestone
+from slurm_guard.job import front_resume
+from slurm_guard.job.front_resume import read_resume
+from slurm_guard.model.checkpoint import Stamp
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> dict[str, str]:
+    """The environment of a job whose directories are all under `tmp_path`."""
+    state, ring = str(tmp_path / "state"), str(tmp_path / "ring")
+    return {**os.environ, "SLURM_JOB_ID": "7", "SLURM_GUARD_STATE_DIR": state, "SLURM_GUARD_RING_DIR": ring}
+
+
+def write_parts(directory: str) -> None:
+    (Path(directory) / "state.pt").write_bytes(b"weights")
+
+
+def test_newest_checkpoint(job: dict[str, str], tmp_path: Path) -> None:
+    """The newest milestone is named by its path; without any there is nothing to say."""
+    assert read_resume(job) == {}
+    for iteration in (5, 10):
+        write_milestone(str(tmp_path / "state" / "milestones"), Stamp(iteration), write_parts)
+    found = read_resume(job)["SLURM_GUARD_RESUME_FROM"]
+    assert found.startswith(str(tmp_path / "state" / "milestones"))
+    assert found.endswith("10")
+
+
+def test_hanging_storage(job: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that never answers is left behind at the deadline."""
+    hanging = tmp_path / "state" / "milestones" / "iteration-0000000005"
+    hanging.mkdir(parents=True)
+    os.mkfifo(hanging / "MANIFEST.json")
+    monkeypatch.setattr(front_resume, "_DEADLINE_S", 0.5)
+    begin_s = time.monotonic()
+    assert read_resume(job) == {}
+    assert 0.4 < time.monotonic() - begin_s < 2
