@@ -45,10 +45,12 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What could not be captured, and the ranks that can still print their stack at SIGABRT."""
+    """What could not be captured, the ranks that can still print their stack at SIGABRT, and where the
+    others stand: `rank, pid, signature, top` of each."""
 
     missing: tuple[str, ...]
     abort: tuple[int, ...]
+    stacks: tuple[tuple[int, int, str, str], ...] = ()
 
 
 def make_directory(job_id: str, incident: str) -> str:
@@ -83,7 +85,13 @@ def capture(
     if lost:
         missing.append(f"stacks of ranks {','.join(str(row['rank']) for row in lost)}: {lost[0]['refused']}")
     able = {p.pid for p in processes if p.faulthandler}
-    return Captured(tuple(missing + folder.cut), tuple(row["pid"] for row in lost if row["pid"] in able))
+    standing = tuple(
+        (row["rank"], row["pid"], row["signature"], row["top"])
+        for row in rows
+        if row["signature"] and row["pid"] == row["root"] and row["rank"] is not None
+    )
+    abort = tuple(row["pid"] for row in lost if row["pid"] in able)
+    return Captured(tuple(missing + folder.cut), abort, standing)
 
 
 def carry(source: str, target: str) -> None:

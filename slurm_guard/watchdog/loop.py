@@ -50,6 +50,7 @@ class Watchdog:
         _, run, self._node = place
         self._observer = Observer(processes, run, self._node)
         self._stops: deque[Stop] = deque()
+        self._termed: set[str] = set()
         self._response: Response | None = None
         self._look: LookAnswer | None = None
         self._leaving = False
@@ -107,8 +108,7 @@ class Watchdog:
             if all(order.incident != stop.incident for stop in known):
                 self._stops.append(order)
         elif isinstance(order, Term):
-            if self._response is not None and self._response.order.incident == order.incident:
-                self._response.term()
+            self._termed.add(order.incident)
         elif isinstance(order, Look):
             self._begin_look(order)
         elif isinstance(order, Leave):
@@ -121,6 +121,8 @@ class Watchdog:
             self._send(self._response.start(now_s, self._outside))
         if self._response is None:
             return
+        if self._response.order.incident in self._termed:
+            self._response.term()
         if self._leaving:
             self._response.hurry()
         self._send(self._response.poll(now_s))

@@ -56,8 +56,6 @@ class Observer:
     def _refresh(self) -> bool:
         """Read the ranks alone; False when one of them is not what it was."""
         for (pid, start_ticks), rank in self._ranks.items():
-            if rank.root.state in _DEAD:
-                continue
             now = self._processes.read(pid)
             if now is None or now.start_ticks != start_ticks or now.state in _DEAD:
                 return False

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_guard.adapters.child import ForkedChild, Say
-from slurm_guard.model.order import Dumped, DumpStarted, Killed, Report, Stop, TermSent
+from slurm_guard.model.order import (
+    SCENE_LOOK,
+    Dumped,
+    DumpStarted,
+    Killed,
+    Report,
+    Stack,
+    Stop,
+    TermSent,
+)
 from slurm_guard.model.process import ProcessReading
 from slurm_guard.ports import Processes
 from slurm_guard.scene.capture import Outside, capture, carry, make_directory
@@ -31,6 +40,7 @@ class Response:
         self._directory = ""
         self._missing: list[str] = []
         self._abort: frozenset[int] = frozenset()
+        self._stacks: Sequence[tuple[int, int, str, str]] = ()
         self._capture: ForkedChild | None = None
         self._carry: ForkedChild | None = None
         self._carried = False
@@ -94,18 +104,20 @@ class Response:
     def _poll_scene(self, now_s: float) -> list[Report]:
         if self._dumped:
             return []
+        reports: list[Report] = []
         if self._capture is not None:
             if not self._listen(self._capture, now_s, self._scene_until_s, "the capture hangs"):
                 return []
             self._capture = None
+            reports += [Stack(SCENE_LOOK, self._node, *standing) for standing in self._stacks]
             self._start_carry()
         if self._carry is not None:
             if not self._listen(self._carry, now_s, self._carry_until_s, "the fault folder hangs"):
-                return []
+                return reports
             self._carry = None
         self._dumped = True
         directory = self.order.directory if self._carried else self._directory
-        return [Dumped(self.order.incident, self._node, directory, "; ".join(self._missing))]
+        return [*reports, Dumped(self.order.incident, self._node, directory, "; ".join(self._missing))]
 
     def _listen(self, child: ForkedChild, now_s: float, until_s: float, late: str) -> bool:
         """Take the child's messages; whether it is over."""
@@ -114,6 +126,7 @@ class Response:
             self._missing += message.get("missing", [])
             self._abort = frozenset(message.get("abort", self._abort))
             self._carried = message.get("carried", self._carried)
+            self._stacks = message.get("stacks", self._stacks)
             if "error" in message:
                 self._missing.append(message["error"])
         if not child.ended and now_s >= until_s:
@@ -135,7 +148,7 @@ class Response:
         directory = make_directory(self._job_id, self.order.incident)
         say({"directory": directory})
         captured = capture(table, self._node, directory, timeout_s, outside)
-        say({"missing": captured.missing, "abort": captured.abort})
+        say({"missing": captured.missing, "abort": captured.abort, "stacks": captured.stacks})
 
     def _carry_scene(self, say: Say) -> None:
         carry(self._directory, self.order.directory)

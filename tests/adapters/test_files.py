@@ -1,0 +1,78 @@
+"""Files are whole or absent; copies follow no link and keep their bound."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_guard.adapters.files import append_line, copy_tree, write_atomic
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """The new bytes, the private mode, and nothing left beside them."""
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+    write_atomic(target, b"new")
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk costs the new file only."""
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    """One line a call."""
+    append_line(tmp_path / "log", b"a")
+    append_line(tmp_path / "log", b"b")
+    assert (tmp_path / "log").read_bytes() == b"a\nb\n"
+
+
+def test_a_tree_is_copied_without_its_links(tmp_path: Path) -> None:
+    """Files and directories are copied; links and FIFOs are left out and said to be."""
+    source = tmp_path / "source"
+    (source / "below").mkdir(parents=True)
+    (source / "below" / "file").write_bytes(b"x" * 10)
+    assert copy_tree(source, tmp_path / "whole", 100) == (10, True)
+    (source / "link").symlink_to("/etc/passwd")
+    os.mkfifo(source / "fifo")
+    assert copy_tree(source, tmp_path / "target", 100) == (10, False)
+    assert sorted(os.listdir(tmp_path / "target")) == ["below"]
+    assert (tmp_path / "target" / "below" / "file").read_bytes() == b"x" * 10
+
+
+def test_a_copy_keeps_its_bound(tmp_path: Path) -> None:
+    """The file that would exceed it is cut."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a").write_bytes(b"x" * 10)
+    (source / "b").write_bytes(b"y" * 10)
+    assert copy_tree(source, tmp_path / "target", 15) == (15, False)
+    assert (tmp_path / "target" / "b").read_bytes() == b"y" * 5
+
+
+def test_a_link_in_the_targets_place_is_not_followed(tmp_path: Path) -> None:
+    """Who plants a link at the target gains nothing."""
+    source, target, victim = tmp_path / "source", tmp_path / "target", tmp_path / "victim"
+    source.mkdir()
+    target.mkdir()
+    (source / "a").write_bytes(b"x")
+    victim.write_bytes(b"mine")
+    (target / "a").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        copy_tree(source, target, 100)
+    assert victim.read_bytes() == b"mine"

@@ -1,0 +1,114 @@
+"""Stacks come from the real py-spy, or with the reason why there is none."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from process_tree import Tree, tree
+
+from slurm_guard.adapters.procfs import read_stat
+from slurm_guard.adapters.stacks import PySpyStacks, parse_dump
+
+_TWO_PLACES = """
+import sys, threading, time
+def left(): time.sleep(600)
+def right(): time.sleep(600)
+threading.Thread(target=left, daemon=True).start()
+print('up', flush=True)
+secret = 'xyzzy-local'
+(left if sys.argv[1] == 'l' else right)()
+"""
+
+
+@pytest.fixture
+def step() -> Iterator[Tree]:
+    """A step for one test."""
+    with tree() as made:
+        yield made
+
+
+def _start(step: Tree, where: str) -> int:
+    child = step.start_program([sys.executable, "-c", _TWO_PLACES, where], 0)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"up\n"
+    time.sleep(0.05)
+    return child.pid
+
+
+def test_the_signature_is_the_main_threads_place(step: Tree) -> None:
+    """The same place twice is one signature; another place is another."""
+    stacks = PySpyStacks()
+    first, second, other = (_start(step, where) for where in "llr")
+    dumps = [stacks.dump(pid, 5) for pid in (first, first, second, other)]
+    assert [dump.refused for dump in dumps] == [""] * 4
+    assert len({dump.signature for dump in dumps[:3]}) == 1
+    assert dumps[3].signature != dumps[0].signature
+    assert dumps[3].top.startswith("right (<string>:")
+    assert dumps[3].text.count("Thread ") == 2
+    assert "xyzzy" not in "".join(dump.text for dump in dumps)
+
+
+def test_what_is_no_python_is_refused(step: Tree) -> None:
+    """With py-spy's own words."""
+    child = step.start_program(["sleep", "600"], 0)
+    dump = PySpyStacks().dump(child.pid, 5)
+    assert "python" in dump.refused
+    assert dump.signature == ""
+
+
+def test_a_process_that_is_gone_is_refused() -> None:
+    """It ends between two looks."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert PySpyStacks().dump(child.pid, 5).refused == "the process is gone"
+
+
+def test_a_stopped_process_stays_stopped(step: Tree) -> None:
+    """A look must not wake what the stopped-rank line is about."""
+    pid = _start(step, "l")
+    now = read_stat(pid)
+    subprocess.run(["kill", "-STOP", str(pid)], check=True)
+    time.sleep(0.05)
+    assert PySpyStacks().dump(pid, 5).signature
+    time.sleep(0.05)
+    now = read_stat(pid)
+    assert now is not None
+    assert now.state == "T"
+
+
+def test_a_refused_trace_is_said(tmp_path: Path) -> None:
+    """ptrace refused, as Yama or a container does it: here by a py-spy that says so."""
+    stacks = _with_program(tmp_path, "echo 'Error: Permission Denied: Try sudo' >&2; exit 1")
+    assert "Permission Denied" in stacks.dump(1, 5).refused
+
+
+def test_a_trace_that_hangs_costs_its_time_and_leaves_nothing_stopped(step: Tree, tmp_path: Path) -> None:
+    """A tracer killed in the middle of its work may leave its process stopped: it is set running again."""
+    pid = _start(step, "l")
+    stacks = _with_program(tmp_path, f"kill -{signal.SIGSTOP.value} {pid}; sleep 60")
+    assert "no answer" in stacks.dump(pid, 0.5).refused
+    time.sleep(0.05)
+    now = read_stat(pid)
+    assert now is not None
+    assert now.state == "S"
+
+
+def test_an_answer_that_is_no_stack_is_refused() -> None:
+    """Cut JSON, no threads, no frames."""
+    assert parse_dump('[{"pid"', 1).refused
+    assert parse_dump("[]", 1).refused
+    assert parse_dump('[{"thread_name": "x", "frames": []}]', 1).refused
+
+
+def _with_program(folder: Path, script: str) -> PySpyStacks:
+    program = folder / "py-spy"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return PySpyStacks(str(program))
