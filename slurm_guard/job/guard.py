@@ -167,6 +167,9 @@ class Guard:
             self._obey(self.session.spawned(message.pid, now_s))
         elif isinstance(message, SignalSeen):
             self._obey(self.session.signalled(message.name, now_s))
+            if self._leave_at_s is not None and message.name == "SIGTERM":
+                # Slurm ends the requeued job: staying would only delay its next start by KillWait.
+                self._leave_at_s = now_s
         elif isinstance(message, Exited):
             for fd, is_error in ((self._link.out_fd, False), (self._link.err_fd, True)):
                 while chunk := _read(fd):

@@ -11,7 +11,7 @@ from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.incident import STAGES, Incident
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.policy.act import Act, CloseIncident, OpenIncident, Stamp
+from slurm_guard.policy.act import Act, Blame, CloseIncident, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery
 from slurm_guard.ports import Clock
 from slurm_guard.scene.group import write_groups
@@ -35,6 +35,9 @@ class Recorder:
             self._open(one, attempt, step_id, settings)
         elif isinstance(one, Stamp):
             self._stamp(one.stage)
+        elif isinstance(one, Blame) and self._incident is not None:
+            self._incident.breach = one.breach
+            self._write()
         elif isinstance(one, CloseIncident) and self._incident is not None:
             self._incident.recovery = one.recovery
             self._incident.verdict = one.verdict

@@ -108,9 +108,13 @@ class RankGone:
     pid: int
 
 
+SCENE_LOOK = 0
+"""The `look` of a `Stack` that was taken for the scene, without a `Look` order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Report: one stack signature, the answer to `Look`."""
+    """Report: where one rank stands, the answer to `Look` or part of a scene."""
 
     KIND: ClassVar[str] = "stack"
     look: int

@@ -52,6 +52,13 @@ class OpenIncident:
 
 
 @dataclass(frozen=True, slots=True)
+class Blame:
+    """The scene names a culprit: the breach of the open incident, with rank and node."""
+
+    breach: Breach
+
+
+@dataclass(frozen=True, slots=True)
 class Stamp:
     """A stage of the open incident is reached now."""
 
@@ -116,6 +123,7 @@ Act = Union[
     FindStep,
     StartWatchdogs,
     OpenIncident,
+    Blame,
     Stamp,
     CancelStep,
     Recover,

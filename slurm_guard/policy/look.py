@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from slurm_guard.model.order import Look, Looked, Stack
+from slurm_guard.model.order import SCENE_LOOK, Look, Looked, Stack
 from slurm_guard.model.reading import StackReading
 from slurm_guard.policy.culprit import main_signatures
 from slurm_guard.policy.stall import Looks, judge_looks
@@ -65,5 +65,9 @@ class LookPair:
         return judge_looks(first, main_signatures(self.newest()), ranks_alive)
 
     def newest(self) -> list[StackReading]:
-        """The stacks of the newest look."""
-        return self.stacks.get(self.number, [])
+        """The stacks of the scene, if there is one, else of the newest look."""
+        return self.stacks.get(SCENE_LOOK) or self.stacks.get(self.number, [])
+
+    def forget_scene(self) -> None:
+        """A new scene is about to be captured."""
+        self.stacks.pop(SCENE_LOOK, None)

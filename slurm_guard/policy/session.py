@@ -24,6 +24,7 @@ from slurm_guard.model.order import Hello, Leave, Looked, Pulse, RankGone, RankS
 from slurm_guard.model.reading import JobReading, Record, TaskExit
 from slurm_guard.policy.act import (
     Act,
+    Blame,
     CloseIncident,
     ExitFront,
     FindStep,
@@ -250,6 +251,7 @@ class Session:
         if breach.kind is BreachKind.STALL and self.stall.looks.value == "none":
             self.stall = self.stall.looking()
         breach = self._name_outlier(breach)
+        self.looks.forget_scene()
         return self.convict(_incident_name(breach, self.run, wall_s), breach, now_s)
 
     def convict(self, incident: str, breach: Breach, now_s: float) -> list[Act]:
@@ -275,7 +277,8 @@ class Session:
 
     def _name_outlier(self, breach: Breach) -> Breach:
         """A stall names no rank by itself; the one whose stack stands out does."""
-        outlier = choose_outlier(self.looks.newest()) if breach.kind is BreachKind.STALL else None
+        unnamed = breach.kind is BreachKind.STALL and breach.rank is None
+        outlier = choose_outlier(self.looks.newest()) if unnamed else None
         if outlier is None:
             node = self.ranks.node_of(breach.rank) if breach.rank is not None else None
             return breach if breach.node or not node else replace(breach, node=node)
@@ -299,8 +302,11 @@ class Session:
             acts.append(Stamp("killed"))
         if not stop.finished(now_s, srun_running=self.srun_running):
             return acts
-        stacks = self.looks.newest() or []
-        suspects = name_suspects(stop.breach, stacks, stop.left_nodes())
+        breach = self._name_outlier(stop.breach)
+        if breach != stop.breach:
+            acts.append(Blame(breach))
+            acts.append(Say(breach.evidence))
+        suspects = name_suspects(breach, self.looks.newest(), stop.left_nodes())
         if not stop.kill:
             self.stop = None
             return [*acts, CloseIncident("none", "observed: nothing was stopped", suspects)]
@@ -308,7 +314,7 @@ class Session:
             stop.stages.add("killed")
             acts.append(Stamp("killed"))
         self.phase = Phase.RECOVERING
-        return [*acts, Recover(stop.incident, stop.breach, stop.left_nodes(), suspects)]
+        return [*acts, Recover(stop.incident, breach, stop.left_nodes(), suspects)]
 
     def recovered(self, recovery: Recovery, suspects: tuple[str, ...]) -> list[Act]:
         """What follows has been worked out and, for a requeue, done."""
