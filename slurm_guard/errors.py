@@ -1,13 +1,13 @@
 """Every exception that slurm-guard raises on purpose.
 
-    SlurmGuardError              one line for a person; the CLI prints it and exits non-zero
-    ├── UsageError               the command line or a configuration is wrong
-    │   └── ConfigError          names file, key, value and remedy
-    ├── OutsideError             something outside did not do what we need
-    │   ├── CommandFailed        a program ended non-zero; carries argv, code and stderr
-    │   ├── CommandTimedOut      a program did not end in its time
-    │   └── SlurmUnavailable     the controller did not answer: unknown is not failed
-    └── CheckpointError          a checkpoint cannot be written or read
+SlurmGuardError              one line for a person; the CLI prints it and exits non-zero
+├── UsageError               the command line or a configuration is wrong
+│   └── ConfigError          names file, key, value and remedy
+├── OutsideError             something outside did not do what we need
+│   ├── CommandFailed        a program ended non-zero; carries argv, code and stderr
+│   ├── CommandTimedOut      a program did not end in its time
+│   └── SlurmUnavailable     the controller did not answer: unknown is not failed
+└── CheckpointError          a checkpoint cannot be written or read
 """
 
 from __future__ import annotations

@@ -41,16 +41,32 @@ class Settings:
         high=604_800,
     )
     stall_hard_s: float = _setting(
-        3600.0, "heartbeat", "seconds without progress that stop the job whatever stacks say", low=2, high=1_209_600
+        3600.0,
+        "heartbeat",
+        "seconds without progress that stop the job whatever stacks say",
+        low=2,
+        high=1_209_600,
     )
     startup_s: float = _setting(
-        3600.0, "heartbeat", "seconds that start-up may take before the second progress record", low=2, high=1_209_600
+        3600.0,
+        "heartbeat",
+        "seconds that start-up may take before the second progress record",
+        low=2,
+        high=1_209_600,
     )
     stack_interval_s: float = _setting(
-        30.0, "heartbeat", "seconds between the two stack dumps that tell a stall from a pause", low=0.5, high=600
+        30.0,
+        "heartbeat",
+        "seconds between the two stack dumps that tell a stall from a pause",
+        low=0.5,
+        high=600,
     )
     stopped_s: float = _setting(
-        60.0, "heartbeat", "seconds that one rank may be stopped (state T) while others run", low=1, high=86_400
+        60.0,
+        "heartbeat",
+        "seconds that one rank may be stopped (state T) while others run",
+        low=1,
+        high=86_400,
     )
     exit_wait_s: float = _setting(
         600.0,
@@ -59,8 +75,12 @@ class Settings:
         low=1,
         high=604_800,
     )
-    dump_s: float = _setting(10.0, "scene", "seconds that capturing the scene may take, whatever hangs", low=1, high=40)
-    log_lines: int = _setting(500, "scene", "last lines of output kept in the fault folder", low=1, high=100_000)
+    dump_s: float = _setting(
+        10.0, "scene", "seconds that capturing the scene may take, whatever hangs", low=1, high=40
+    )
+    log_lines: int = _setting(
+        500, "scene", "last lines of output kept in the fault folder", low=1, high=100_000
+    )
     grace_s: float = _setting(10.0, "kill", "seconds between SIGTERM and SIGKILL", low=0, high=49)
     recovery: str = _setting(
         "auto",
@@ -72,19 +92,33 @@ class Settings:
         False, "recovery", "the training resumes by itself from its checkpoints, so it may be run again"
     )
     max_restarts: int = _setting(
-        3, "recovery", "restarts and requeues in a row that bring no progress before the job is stopped", low=0, high=1000
+        3,
+        "recovery",
+        "restarts and requeues in a row that bring no progress before the job is stopped",
+        low=0,
+        high=1000,
     )
     exit_code: int = _setting(
-        86, "recovery", "exit code of guarded-srun when it stops a job that it may not run again", low=1, high=125
+        86,
+        "recovery",
+        "exit code of guarded-srun when it stops a job that it may not run again",
+        low=1,
+        high=125,
     )
     controller_wait_s: float = _setting(
-        600.0, "recovery", "seconds to wait for a silent Slurm controller before giving up a requeue", low=0, high=86_400
+        600.0,
+        "recovery",
+        "seconds to wait for a silent Slurm controller before giving up a requeue",
+        low=0,
+        high=86_400,
     )
     state_dir: str = _setting(
         "", "paths", "journal and fault folders; default: slurm-guard/JOBID under the submit directory"
     )
     ring_dir: str = _setting("", "paths", "node-local ring checkpoints; default: /var/tmp/slurm-guard-USER")
-    milestone_dir: str = _setting("", "paths", "milestones on shared storage; default: milestones in the state directory")
+    milestone_dir: str = _setting(
+        "", "paths", "milestones on shared storage; default: milestones in the state directory"
+    )
 
     @classmethod
     def table(cls) -> tuple[Field[Any], ...]:
