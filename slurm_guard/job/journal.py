@@ -84,8 +84,9 @@ class Journal:
         folder = self.folder(incident)
 
         def write() -> None:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            write_atomic(folder / name, data)
+            path = folder / name
+            os.makedirs(path.parent, mode=0o700, exist_ok=True)
+            write_atomic(path, data)
 
         self._put(write)
 

@@ -14,8 +14,12 @@ from slurm_guard.model.place import JobIdentity
 from slurm_guard.policy.act import Act, Blame, CloseIncident, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery
 from slurm_guard.ports import Clock
+from slurm_guard.scene.faulthandler import extract_stacks
 from slurm_guard.scene.group import write_groups
 from slurm_guard.scene.tail import Tail
+
+_STACK_LINES = 10_000
+"""Lines of the output in which stacks are looked for, beyond those kept: many ranks print at once."""
 
 
 class Recorder:
@@ -39,6 +43,9 @@ class Recorder:
             self._incident.breach = one.breach
             self._write()
         elif isinstance(one, CloseIncident) and self._incident is not None:
+            stacks = extract_stacks(self._tail.last_lines(settings.log_lines + _STACK_LINES))
+            if stacks:
+                self._journal.write_fault_file(self._incident.incident, "stacks/from-output.txt", stacks)
             self._incident.recovery = one.recovery
             self._incident.verdict = one.verdict
             self._incident.suspects = one.suspects
