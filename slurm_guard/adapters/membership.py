@@ -21,7 +21,6 @@ class Facts:
     own_rank: int | None = None
     own_local_rank: int | None = None
     elastic: bool = False
-    faulthandler: bool = False
 
     @property
     def rank(self) -> int | None:
@@ -72,7 +71,6 @@ def parse_facts(data: bytes) -> Facts | None:
         own_rank=_number(env.get("RANK")),
         own_local_rank=_number(env.get("LOCAL_RANK")),
         elastic="TORCHELASTIC_RUN_ID" in env,
-        faulthandler=bool(env.get("PYTHONFAULTHANDLER")),
     )
 
 

@@ -201,7 +201,6 @@ def _reading(
         step_id=facts.step_id,
         python=member.python if member else stat.name.startswith("python"),
         root=member.root if member else None,
-        faulthandler=facts.faulthandler,
     )
 
 

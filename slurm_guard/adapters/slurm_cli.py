@@ -52,9 +52,9 @@ class SlurmCli:
         try:
             text = self._run("scontrol", "show", "step", _word(job_id), "-o")
         except CommandFailed as error:
-            if "not found" in error.stderr:
-                return ()  # an allocation without a step yet
-            raise
+            if error.stderr:
+                raise
+            return ()  # an allocation without a step yet: scontrol says so on stdout
         lines = (slurm_text.parse_fields(line) for line in text.splitlines())
         return tuple(self._step(fields) for fields in lines if _is_step_of(fields.get("StepId", ""), job_id))
 
@@ -117,7 +117,12 @@ class SlurmCli:
 
     def read_node(self, node: str) -> NodeReading:
         """The node's states and drain reason."""
-        fields = slurm_text.parse_fields(self._run("scontrol", "show", "node", _word(node), "-o"))
+        argv = ["scontrol", "show", "node", _word(node), "-o"]
+        try:
+            fields = slurm_text.parse_fields(self._run(*argv))
+        except CommandFailed as error:
+            # It says so on stdout.
+            raise CommandFailed(argv, error.code, error.stderr or f"node {node} not found") from None
         states = slurm_text.parse_states(fields.get("State", ""))
         return NodeReading(
             fields.get("NodeName", node), states, slurm_text.parse_reason(fields.get("Reason", ""))

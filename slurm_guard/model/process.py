@@ -13,7 +13,7 @@ class ProcessReading:
     `state` is the letter of /proc/PID/stat. `rank` is RANK (torchrun) or SLURM_PROCID from its
     environment, None where neither is set and for a launcher such as torchrun; `python` says whether it runs
     a Python interpreter. `root` is the pid of the rank it belongs to (its own for the rank itself), None for
-    launchers and the shells above a rank. `faulthandler` says that SIGABRT prints its Python stack.
+    launchers and the shells above a rank.
     """
 
     pid: int
@@ -27,7 +27,6 @@ class ProcessReading:
     step_id: str
     python: bool
     root: int | None = None
-    faulthandler: bool = False
 
 
 @dataclass(frozen=True, slots=True)

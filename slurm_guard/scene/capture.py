@@ -23,6 +23,7 @@ from slurm_guard.adapters.membership import parse_environ
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import ProcessReading, StackDump
 from slurm_guard.ports import Gpus, KernelLog, Stacks
+from slurm_guard.scene.faulthandler import prints_stack_at_abort
 from slurm_guard.scene.redact import redact_command, redact_environment
 
 LIMIT_BYTES = 64 << 20
@@ -84,13 +85,12 @@ def capture(
     lost = [row for row in rows if row["refused"] and row["pid"] == row["root"]]
     if lost:
         missing.append(f"stacks of ranks {','.join(str(row['rank']) for row in lost)}: {lost[0]['refused']}")
-    able = {p.pid for p in processes if p.faulthandler}
     standing = tuple(
         (row["rank"], row["pid"], row["signature"], row["top"])
         for row in rows
         if row["signature"] and row["pid"] == row["root"] and row["rank"] is not None
     )
-    abort = tuple(row["pid"] for row in lost if row["pid"] in able)
+    abort = tuple(row["pid"] for row in lost if prints_stack_at_abort(row["status"]))
     return Captured(tuple(missing + folder.cut), abort, standing)
 
 

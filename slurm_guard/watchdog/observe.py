@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_guard.model.order import RankGone, RankSeen, Report
 from slurm_guard.model.process import ProcessReading
@@ -105,7 +105,7 @@ class Observer:
     def _report(self, now_s: float) -> list[Report]:
         due = []
         for rank in self._ranks.values():
-            state = rank.root.state if rank.root.state in "TtZX" else "R"
+            state = rank.root.state if rank.root.state in "TZX" else "R"
             if rank.living and (state != rank.reported_state or now_s - rank.reported_s >= REPORT_S):
                 rank.reported_s, rank.reported_state = now_s, state
                 due.append(self._seen(rank))
@@ -126,17 +126,4 @@ class Observer:
 
 
 def _as_dead(root: ProcessReading) -> ProcessReading:
-    return ProcessReading(
-        pid=root.pid,
-        parent=root.parent,
-        start_ticks=root.start_ticks,
-        state="X",
-        cpu_s=0.0,
-        command=root.command,
-        rank=root.rank,
-        local_rank=root.local_rank,
-        step_id=root.step_id,
-        python=root.python,
-        root=root.root,
-        faulthandler=root.faulthandler,
-    )
+    return replace(root, state="X", cpu_s=0.0)
