@@ -94,8 +94,10 @@ class SlurmCli:
     def requeue(self, job_id: str, excluded: Iterable[str]) -> None:
         """Requeue the job and, in the same controller session, make `excluded` its ExcNodeList.
 
-        Call it once nothing else has to be done: of a job's own processes only one that handles SIGTERM
-        and is the batch process itself lives on. With no `excluded` the list stays as it is.
+        Nothing of the job may live long after it. Where the caller is the batch process itself and handles
+        SIGTERM the exclusion came through 15 of 15 times; below a batch shell, which dies at once and takes
+        all with it, 11 of 15: look at ExcNodeList when the job starts again. With no `excluded` the list
+        stays as it is.
 
         Raises:
             CommandFailed: `argv[1]` says what was refused: `requeue`, or `update` alone (it is requeued).
@@ -103,7 +105,7 @@ class SlurmCli:
         job, nodes = _word(job_id), ",".join(map(_word, excluded))
         orders = f"requeue {job}\n" + (f"update jobid={job} ExcNodeList={nodes}\n" if nodes else "")
         try:
-            # One process for both: after the first the second may have no more than 10 ms.
+            # One process for both: after the first the second may have a few milliseconds.
             self._run("scontrol", text=orders)
         except CommandFailed as error:
             requeue, exclusion = slurm_text.parse_requeue_refusal(error.stderr)

@@ -1,0 +1,46 @@
+"""Every `KernelLog` and `Gpus`: what they give, or an OutsideError; never made-up values."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from slurm_guard.adapters.kernel_log import KmsgLog
+from slurm_guard.adapters.nvml import NvmlGpus
+from slurm_guard.errors import OutsideError
+from slurm_guard.model.process import KernelLine
+from slurm_guard.ports import Gpus, KernelLog
+from slurm_guard.testing.node import FakeGpus, FakeKernelLog
+
+LINES = tuple(KernelLine(f"line {n}", 10.0 - n) for n in range(5))
+
+
+@pytest.mark.parametrize("log", [KmsgLog(), FakeKernelLog(LINES)], ids=["real", "fake"])
+def test_the_kernel_log_gives_its_newest_lines_last(log: KernelLog) -> None:
+    """At most as many as asked for; ages fall towards the end."""
+    if isinstance(log, KmsgLog) and not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("the kernel log may not be read here")
+    two = log.tail(2)
+    assert len(two) == 2
+    assert two[0].age_s >= two[1].age_s >= 0
+    assert log.tail(3)[1].text == two[0].text
+
+
+def test_a_fake_log_may_be_refused() -> None:
+    """As a real one is."""
+    with pytest.raises(OutsideError, match="cannot be read: Operation not permitted"):
+        FakeKernelLog(LINES, refused="Operation not permitted").tail(2)
+
+
+@pytest.mark.parametrize(
+    "gpus", [NvmlGpus(), FakeGpus({"gpus": []}), FakeGpus()], ids=["real", "some", "none"]
+)
+def test_gpus_are_described_for_a_file_or_missing_in_words(gpus: Gpus) -> None:
+    """JSON with the key `gpus`, or an OutsideError that says why."""
+    try:
+        body = gpus.describe()
+    except OutsideError as error:
+        body = {"refused": str(error)}
+    assert "gpus" in json.loads(json.dumps(body)) or "NVML" in str(body["refused"])
