@@ -48,15 +48,23 @@ class SlurmCli:
         )
 
     def read_steps(self, job_id: str) -> tuple[StepReading, ...]:
-        """The living steps of the job, batch and extern left out."""
+        """The living steps of the job, batch and extern left out; their ids begin with `job_id` as given."""
         try:
             text = self._run("scontrol", "show", "step", _word(job_id), "-o")
         except CommandFailed as error:
             if error.stderr:
                 raise
             return ()  # an allocation without a step yet: scontrol says so on stdout
-        lines = (slurm_text.parse_fields(line) for line in text.splitlines())
-        return tuple(self._step(fields) for fields in lines if _is_step_of(fields.get("StepId", ""), job_id))
+        shown = [slurm_text.parse_fields(line) for line in text.splitlines() if line.strip()]
+        owners = {fields.get("StepId", "").partition(".")[0] for fields in shown}
+        # Asked by its number an array element is shown by its name, the last one with all the others.
+        owner = job_id if owners <= {job_id} else slurm_text.parse_job_id(self._read_job_fields(job_id))
+        steps = ((*fields.get("StepId", "").partition("."), fields) for fields in shown)
+        return tuple(
+            self._step(f"{job_id}.{number}", fields)
+            for of_job, _, number, fields in steps
+            if of_job == owner and number not in _NOT_TRAINING
+        )
 
     def read_batch_script(self, job_id: str) -> str:
         """The batch script as submitted."""
@@ -147,10 +155,10 @@ class SlurmCli:
             )
         return mine[0]
 
-    def _step(self, fields: dict[str, str]) -> StepReading:
+    def _step(self, step_id: str, fields: dict[str, str]) -> StepReading:
         host, pid = slurm_text.parse_srun(fields.get("SrunHost:Pid", ""))
         return StepReading(
-            step_id=fields["StepId"],
+            step_id=step_id,
             name=fields.get("Name", ""),
             state=fields.get("State", ""),
             nodes=self.expand(fields.get("NodeList", "")),
@@ -167,11 +175,6 @@ class SlurmCli:
             if slurm_text.parse_silence(error.stderr):
                 raise SlurmUnavailable(str(error)) from None
             raise
-
-
-def _is_step_of(step_id: str, job_id: str) -> bool:
-    owner, _, step = step_id.partition(".")
-    return step not in _NOT_TRAINING and ("_" not in job_id or owner == job_id)
 
 
 def _word(text: str) -> str:

@@ -163,6 +163,28 @@ def test_a_name_and_a_comment_that_look_like_fields(cluster: RealCluster, tmp_pa
     assert set(job.nodes) <= set(world.nodes)
 
 
+def test_steps_of_an_array_element_asked_by_number(cluster: RealCluster, tmp_path: Path) -> None:
+    """The number of the last element is the array's: only its own steps, named as they were asked for."""
+    world = RealWorld(cluster, tmp_path)
+    last = cluster.sbatch(SCRIPT, "--array=0-1", "--mem-per-cpu=100", "--time=10", "--output=/dev/null")
+    names = [f"{last}_0", f"{last}_1"]
+    for name in names:
+        cluster.wait_state(name, {"RUNNING"})
+        world.start_step(name)
+    numbers = [cluster.job(name)["JobId"] for name in names]
+    assert last in numbers
+    for name, number in zip(names, numbers, strict=True):
+        assert [step.step_id for step in world.slurm.read_steps(number)] == [f"{number}.0"]
+        assert [step.step_id for step in world.slurm.read_steps(name)] == [f"{name}.0"]
+        world.slurm.cancel_step(f"{number}.0", "CONT")
+    world.slurm.cancel_step(f"{last}.0", "KILL")
+    end_s = time.monotonic() + 20
+    while world.slurm.read_steps(last):
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert len([step for name in names for step in world.slurm.read_steps(name)]) == 1
+
+
 def test_a_job_requeues_itself_with_its_exclusion(cluster: RealCluster) -> None:
     """The batch process calls it and handles SIGTERM: the exclusion is there every time."""
     script = f"""#!/bin/sh
