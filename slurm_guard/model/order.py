@@ -183,6 +183,15 @@ class Killed:
 
 
 @dataclass(frozen=True, slots=True)
+class Signalled:
+    """Report: the watchdog was sent this signal, so every step of the job was."""
+
+    KIND: ClassVar[str] = "signalled"
+    node: str
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """Report: something in the watchdog failed; it goes on."""
 
@@ -192,7 +201,7 @@ class Trouble:
 
 
 Report = Union[
-    Hello, Pulse, RankSeen, RankGone, Stack, Looked, DumpStarted, Dumped, TermSent, Killed, Trouble
+    Hello, Pulse, RankSeen, RankGone, Stack, Looked, DumpStarted, Dumped, TermSent, Killed, Signalled, Trouble
 ]
 
 _ORDERS: tuple[Any, ...] = (Look, Stop, Term, Leave)
@@ -207,6 +216,7 @@ _REPORTS: tuple[Any, ...] = (
     Dumped,
     TermSent,
     Killed,
+    Signalled,
     Trouble,
 )
 

@@ -11,6 +11,12 @@ from slurm_guard.model.reading import RankReading, TaskExit
 DEAD_SETTLE_S = 5.0
 """Seconds between a death and its verdict, so that the end of the job, or of all ranks, shows first."""
 
+SIGNALLED_SETTLE_S = 60.0
+"""The same after somebody signalled the whole job: ranks that save on SIGUSR1 leave at different times."""
+
+_WILLED_SIGNALS = frozenset({"USR1", "USR2", "INT", "HUP"})
+"""Deaths by a signal that no fault sends; SIGTERM by Slurm is announced in the output."""
+
 _HARDWARE_SIGNALS = frozenset({"KILL", "SEGV", "BUS"})
 """Deaths that a sick node causes; an exit code or another signal is the training code's own."""
 
@@ -40,6 +46,7 @@ class RankTable:
 
     ranks: dict[int, _Rank] = field(default_factory=dict)
     exits: list[tuple[TaskExit, float]] = field(default_factory=list)
+    signalled_s: float | None = None
 
     def seen(self, reading: RankReading, now_s: float) -> None:
         """A watchdog reports the rank. A new pid is a new life: what was said of the old one is over."""
@@ -65,6 +72,10 @@ class RankTable:
         """srun reports that tasks ended with a code other than 0, or by a signal."""
         self.exits.append((exit_, now_s))
 
+    def signalled(self, now_s: float) -> None:
+        """Somebody signalled all steps of the job."""
+        self.signalled_s = now_s
+
     def living(self) -> tuple[int, ...]:
         """The living ranks, in order."""
         return tuple(sorted(number for number, rank in self.ranks.items() if rank.living))
@@ -80,6 +91,7 @@ class RankTable:
             rank.stopped_s = None if rank.stopped_s is None else rank.stopped_s + gap_s
             rank.gone_s = None if rank.gone_s is None else rank.gone_s + gap_s
         self.exits = [(exit_, said_s + gap_s) for exit_, said_s in self.exits]
+        self.signalled_s = None if self.signalled_s is None else self.signalled_s + gap_s
 
 
 def judge_ranks(
@@ -105,7 +117,7 @@ def _judge_dead(table: RankTable, now_s: float) -> Breach | None:
             if any(table.ranks[rank].living for rank in mine):
                 continue
             gone_s = [table.ranks[rank].gone_s or said_s for rank in mine] or [said_s]
-            if now_s - max(said_s, *gone_s) >= DEAD_SETTLE_S:
+            if now_s - max(said_s, *gone_s) >= _settle_s(table, exit_, said_s):
                 rank = task if mine == (task,) else None
                 node = (mine and table.node_of(mine[0])) or exit_.node
                 name = f"rank {rank}" if rank is not None else f"task {task}"
@@ -114,6 +126,11 @@ def _judge_dead(table: RankTable, now_s: float) -> Breach | None:
                     exit_, node=node, rank=rank, name=f"{name} on {node}", living=living, ago_s=ago_s
                 )
     return None
+
+
+def _settle_s(table: RankTable, exit_: TaskExit, said_s: float) -> float:
+    told = table.signalled_s is not None and abs(said_s - table.signalled_s) < SIGNALLED_SETTLE_S
+    return SIGNALLED_SETTLE_S if told or exit_.signal in _WILLED_SIGNALS else DEAD_SETTLE_S
 
 
 def _ranks_of_task(table: RankTable, node: str, task: int) -> tuple[int, ...]:

@@ -11,7 +11,19 @@ from collections import deque
 from collections.abc import Callable
 
 from slurm_guard.adapters.child import ForkedChild
-from slurm_guard.model.order import Hello, Leave, Look, Looked, Order, Pulse, Report, Stop, Term, Trouble
+from slurm_guard.model.order import (
+    Hello,
+    Leave,
+    Look,
+    Looked,
+    Order,
+    Pulse,
+    Report,
+    Signalled,
+    Stop,
+    Term,
+    Trouble,
+)
 from slurm_guard.ports import Clock, Processes
 from slurm_guard.scene.capture import Outside
 from slurm_guard.watchdog.channel import Channel
@@ -25,7 +37,8 @@ _BUSY_S = 0.1
 _LAST_WORDS_S = 1.0
 _TROUBLE_S = 30.0
 
-_IGNORED = ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "PIPE", "ALRM", "TSTP", "TTIN", "TTOU", "CONT")
+_IGNORED = ("QUIT", "PIPE", "ALRM", "TSTP", "TTIN", "TTOU", "CONT")
+_REPORTED = ("INT", "TERM", "HUP", "USR1", "USR2")
 
 
 class Watchdog:
@@ -57,6 +70,11 @@ class Watchdog:
         self._next_s = float("-inf")
         self._ticks = 0
         self._troubles: dict[str, float] = {}
+        self._signals: deque[str] = deque(maxlen=16)
+
+    def note_signal(self, name: str) -> None:
+        """A signal came: reported at the next tick, obeyed never."""
+        self._signals.append(name)
 
     def run(self) -> None:
         """Live until told to leave."""
@@ -150,6 +168,8 @@ class Watchdog:
         now_s = self._clock.now_s()
         if now_s < self._next_s:
             return
+        while self._signals:
+            self._send([Signalled(self._node, self._signals.popleft())])
         self._next_s = now_s + _TICK_S
         self._ticks += 1
         self._send(self._observer.tick(now_s))
@@ -178,7 +198,7 @@ def run_watchdog(run: str) -> None:
     from slurm_guard.adapters.processes import ProcProcesses
     from slurm_guard.adapters.stacks import PySpyStacks
 
-    for name in _IGNORED:
+    for name in (*_IGNORED, *_REPORTED):
         with contextlib.suppress(OSError, ValueError):
             signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
     env = os.environ
@@ -186,4 +206,9 @@ def run_watchdog(run: str) -> None:
     node = env.get("SLURMD_NODENAME") or socket.gethostname()
     processes = ProcProcesses(job_id, f"{job_id}.{env.get('SLURM_STEP_ID', '')}")
     outside = Outside(PySpyStacks(), NvmlGpus(), KmsgLog())
-    Watchdog(Channel(0, 1), SystemClock(), processes, outside, (job_id, run, node)).run()
+    watchdog = Watchdog(Channel(0, 1), SystemClock(), processes, outside, (job_id, run, node))
+    for name in _REPORTED:
+        signal.signal(
+            getattr(signal, f"SIG{name}"), lambda number, _: watchdog.note_signal(signal.Signals(number).name)
+        )
+    watchdog.run()
