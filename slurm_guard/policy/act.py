@@ -73,6 +73,11 @@ class CancelStep:
 
 
 @dataclass(frozen=True, slots=True)
+class EndSrun:
+    """Slurm has not ended the step either: have the front end its srun, which needs no controller."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recover:
     """The ranks are dead and srun has ended: find out what may follow; the answer is `recovered`.
 
@@ -126,6 +131,7 @@ Act = Union[
     Blame,
     Stamp,
     CancelStep,
+    EndSrun,
     Recover,
     CloseIncident,
     HoldFront,

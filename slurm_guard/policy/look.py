@@ -68,6 +68,15 @@ class LookPair:
         """The stacks of the scene, if there is one, else of the newest look."""
         return self.stacks.get(SCENE_LOOK) or self.stacks.get(self.number, [])
 
+    def forget(self) -> None:
+        """The silence is over: where the ranks stood in it says nothing about the next one."""
+        self.began_s = None
+        self.stacks, self.answered = {}, {}
+
+    def shifted(self, gap_s: float) -> None:
+        """Leave the last `gap_s` seconds out."""
+        self.began_s = None if self.began_s is None else self.began_s + gap_s
+
     def forget_scene(self) -> None:
         """A new scene is about to be captured."""
         self.stacks.pop(SCENE_LOOK, None)

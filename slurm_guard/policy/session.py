@@ -5,7 +5,7 @@
       -> CONFIRMING  a red line seems crossed: the controller is asked, briefly, whether the job is ending
       -> STOPPING    the scene is captured, then the ranks are killed (observe mode: only captured)
       -> RECOVERING  the ranks are dead: restart, requeue or stop is being worked out
-      -> TRAINING    again, or
+      -> RESTARTING  the front has been told to run srun again, then TRAINING; or
       -> OVER        the front has its last word
 
 Every method is an event and returns what is to be done. `now_s` is monotonic, `wall_s` epoch seconds.
@@ -14,13 +14,24 @@ Every method is an event and returns what is to be done. `now_s` is monotonic, `
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 
-from slurm_guard.model.breach import Breach, BreachKind
+from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.order import Hello, Leave, Looked, Pulse, RankGone, RankSeen, Report, Stack, Trouble
+from slurm_guard.model.order import (
+    Hello,
+    Leave,
+    Looked,
+    Pulse,
+    RankGone,
+    RankSeen,
+    Report,
+    Signalled,
+    Stack,
+    Trouble,
+)
 from slurm_guard.model.reading import JobReading, Record, TaskExit
 from slurm_guard.policy.act import (
     Act,
@@ -39,20 +50,19 @@ from slurm_guard.policy.act import (
     Stamp,
     StartWatchdogs,
 )
-from slurm_guard.policy.culprit import choose_outlier, name_suspects
+from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.ending import Ending, EndingState, judge_ending
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
-from slurm_guard.policy.look import LookPair
-from slurm_guard.policy.numeric import NumericState, judge_numeric
-from slurm_guard.policy.rank import RankTable, judge_ranks
-from slurm_guard.policy.stall import StallMove, StallState, judge_stall
 from slurm_guard.policy.stop import StopState
 from slurm_guard.policy.watch import WatchTable, choose_starts, choose_unguarded, judge_silent
 
 CONFIRM_S = 1.0
 """Seconds that the controller has to say that the job is ending; without an answer the kill goes on."""
 
-GAP_S = 5.0
+ASK_AGAIN_S = 10.0
+"""Seconds until a job that was found ending or suspended is asked about again: it may have changed."""
+
+GAP_S = 2.0
 """A tick that comes this late was no silence of the job: the machine or the job slept."""
 
 
@@ -64,6 +74,7 @@ class Phase(str, Enum):
     CONFIRMING = "confirming"
     STOPPING = "stopping"
     RECOVERING = "recovering"
+    RESTARTING = "restarting"
     OVER = "over"
 
 
@@ -78,41 +89,45 @@ class Session:
     watch: WatchTable
     phase: Phase = Phase.WAITING
     ending: EndingState = field(default_factory=EndingState)
-    ranks: RankTable = field(default_factory=RankTable)
-    stall: StallState = field(default_factory=lambda: StallState.begin(0.0))
-    numeric: NumericState = field(default_factory=NumericState)
-    looks: LookPair = field(default_factory=LookPair)
+    attempt: Attempt = field(default_factory=lambda: Attempt.begin(0.0))
     stop: StopState | None = None
     step_id: str = ""
     srun_running: bool = False
     suspect_breach: Breach | None = None
     confirm_until_s: float = 0.0
+    ask_again_s: float = 0.0
     resume_stamp: bool = False
-    observed: frozenset[BreachKind] = frozenset()
-    tick_s: float | None = None
+    past_steps: frozenset[str] = frozenset()
+    seen_s: float | None = None
 
     # --- the training step
 
     def spawned(self, pid: int, now_s: float) -> list[Act]:
         """The front started the training srun."""
+        self._pass(now_s)
         self.phase = Phase.TRAINING
+        if self.step_id:
+            self.past_steps |= {self.step_id}
         self.srun_running = True
         self.step_id = ""
-        self.ranks, self.numeric, self.looks = RankTable(), NumericState(), LookPair()
-        self.stall = StallState.begin(now_s)
-        self.observed = frozenset()
+        self.attempt = Attempt.begin(now_s)
+        self.ask_again_s = now_s
         return [FindStep(pid), ReadJob()]
 
     def step_found(self, step_id: str, now_s: float) -> list[Act]:
         """The training step exists: now, and not before, the watchdogs may start."""
-        self.step_id = step_id
+        if self.phase is Phase.OVER:
+            return []
+        self._pass(now_s)
+        self._know_step(step_id)
         return self._start_watchdogs(now_s)
 
     def srun_exited(self, now_s: float) -> list[Act]:
         """The training srun has ended, whatever the reason; all its output has been read."""
+        self._pass(now_s)
         self.srun_running = False
         if self.phase in {Phase.TRAINING, Phase.CONFIRMING, Phase.WAITING}:
-            return self._over([ReleaseFront()])
+            return self._over([*self._close_observed("the step has ended"), ReleaseFront()])
         return self._advance_stop(now_s)
 
     def signalled(self, name: str, now_s: float) -> list[Act]:
@@ -124,47 +139,54 @@ class Session:
 
     def records(self, records: Iterable[Record], now_s: float) -> list[Act]:
         """Records of the training log."""
+        self._pass(now_s)
         acts: list[Act] = []
         for record in records:
-            progressed = self.stall.records
-            self.stall = self.stall.advanced(record, now_s)
-            if self.resume_stamp and self.stall.records > progressed:
+            progressed, breach = self.attempt.record(record, self.settings, now_s)
+            if progressed and self.resume_stamp:
                 self.resume_stamp = False
                 acts.append(Stamp("resumed"))
-            if self.phase is Phase.TRAINING:
-                self.numeric, breach = judge_numeric(self.numeric, record, self.settings, now_s)
-                acts += self._suspect(breach, now_s)
+            acts += self._suspect(breach, now_s)
         return acts
 
     def srun_said(self, said: TaskExit | Ending, now_s: float) -> list[Act]:
         """srun or slurmstepd spoke on stderr."""
+        self._pass(now_s)
         if isinstance(said, Ending):
-            if self.stop is None:  # our own kill makes srun say such things too
+            # Our own kill, and the end of a srun that hung, make srun say such things too.
+            if self.phase in {Phase.TRAINING, Phase.CONFIRMING}:
                 self.ending = self.ending.heard(said)
         else:
-            self.ranks.exited(said, now_s)
+            self.attempt.ranks.exited(said, now_s)
         return []
 
     def job_read(self, job: JobReading | None, now_s: float, wall_s: float) -> list[Act]:
         """The controller answered; None when it did not."""
+        self._pass(now_s)
         if job is not None:
-            self.ending = self.ending.read(job)
+            paused, self.ending = self.ending.paused, self.ending.read(job)
+            if paused and not self.ending.paused:
+                self.attempt.continued(now_s)
         if self.phase is Phase.CONFIRMING and job is not None:
             return self._convict(now_s, wall_s)
         return []
 
     def reported(self, report: Report, now_s: float) -> list[Act]:
         """A watchdog reports."""
+        self._pass(now_s)
         self.watch.pulse(report.node, now_s)
         if isinstance(report, RankSeen):
-            self.ranks.seen(report.reading(), now_s)
-            self.step_id = self.step_id or report.step_id
+            if report.step_id not in self.past_steps:  # what could not be killed is no rank of this one
+                self.attempt.ranks.seen(report.reading(), now_s)
+                self._know_step(self.step_id or report.step_id)
         elif isinstance(report, RankGone):
-            self.ranks.gone(report.node, report.rank, report.pid, now_s)
+            self.attempt.ranks.gone(report.node, report.rank, report.pid, now_s)
         elif isinstance(report, Stack):
-            self.looks.stack(report)
+            self.attempt.looks.stack(report)
         elif isinstance(report, Looked):
-            self.looks.looked(report)
+            self.attempt.looks.looked(report)
+        elif isinstance(report, Signalled):
+            self.attempt.ranks.signalled(now_s)
         elif isinstance(report, Trouble):
             return [Say(f"watchdog on {report.node}: {report.text}")]
         elif isinstance(report, Hello):
@@ -175,6 +197,7 @@ class Session:
 
     def watchdog_lost(self, nodes: Iterable[str], now_s: float) -> list[Act]:
         """The watchdogs of these nodes have ended."""
+        self._pass(now_s)
         acts: list[Act] = []
         for node in nodes:
             self.watch.lost(node, now_s)
@@ -186,57 +209,44 @@ class Session:
 
     def tick(self, now_s: float, wall_s: float) -> list[Act]:
         """Time passed. Called several times a second."""
-        gap_s = now_s - self.tick_s if self.tick_s is not None else 0.0
-        self.tick_s = now_s
-        if gap_s > GAP_S or self.ending.paused:
-            self._shift(gap_s)
+        self._pass(now_s)
         acts: list[Act] = []
-        if self.phase in {Phase.TRAINING, Phase.CONFIRMING, Phase.STOPPING, Phase.RECOVERING}:
+        if self.phase not in {Phase.WAITING, Phase.OVER}:
             acts += self._mend_watch(now_s)
+        if self.phase is Phase.TRAINING and self.ending.paused and now_s >= self.ask_again_s:
+            self.ask_again_s = now_s + ASK_AGAIN_S
+            acts.append(ReadJob())
         if self.phase is Phase.TRAINING and not self.ending.paused:
-            acts += self._judge(now_s)
+            found, breach = self.attempt.judge(self.settings, self.explicit, self.watch.alive(), now_s)
+            acts += [*found, *self._suspect(breach, now_s)]
         elif self.phase is Phase.CONFIRMING and now_s >= self.confirm_until_s:
             acts += self._convict(now_s, wall_s)
-        elif self.stop is not None and self.phase in {Phase.STOPPING, Phase.TRAINING}:
+        elif self.phase is Phase.STOPPING and self.stop is not None:
             acts += self.stop.due(now_s, srun_running=self.srun_running)
+        return acts + self._advance_stop(now_s)
+
+    def _pass(self, now_s: float) -> None:
+        """Every event begins here: a gap is left out before anything gets a time stamp after it."""
+        gap_s = now_s - self.seen_s if self.seen_s is not None else 0.0
+        self.seen_s = now_s
+        if gap_s > GAP_S or self.ending.paused:
+            self.attempt.shifted(gap_s)
+            self.watch.shifted(gap_s)
+        if gap_s > GAP_S and self.stop is not None:
+            self.stop.shifted(gap_s)
+
+    def _know_step(self, step_id: str) -> None:
+        self.step_id = step_id
         if self.stop is not None:
-            acts += self._advance_stop(now_s)
-        return acts
-
-    def _shift(self, gap_s: float) -> None:
-        self.stall = self.stall.shifted(gap_s)
-        self.ranks.shifted(gap_s)
-        self.watch.shifted(gap_s)
-
-    def _judge(self, now_s: float) -> list[Act]:
-        breach = judge_ranks(self.ranks, self.settings, now_s, self.stall.progress_s)
-        if breach is not None:
-            return self._suspect(breach, now_s)
-        action = judge_stall(self.stall, self.settings, self.explicit, now_s)
-        acts: list[Act] = []
-        if action.move is StallMove.LOOK:
-            self.looks.begin(now_s)
-            self.stall = self.stall.looking()
-        elif action.move is StallMove.WARN:
-            self.stall = self.stall.warned()
-            acts.append(Say(action.text))
-        elif action.breach is not None:
-            acts += self._suspect(action.breach, now_s)
-        order = self.looks.due(self.settings.stack_interval_s, now_s)
-        if order is not None:
-            acts.append(Send(order))
-        verdict = self.looks.verdict(
-            self.watch.alive(), self.ranks.living(), self.settings.stack_interval_s, now_s
-        )
-        if verdict is not None:
-            self.stall = self.stall.looked(verdict)
-        return acts
+            self.stop.step_id = step_id
 
     # --- a breach
 
     def _suspect(self, breach: Breach | None, now_s: float) -> list[Act]:
         """A red line seems crossed: ask whether the job is only ending, and do not wait long for it."""
-        if breach is None or self.phase is not Phase.TRAINING or breach.kind in self.observed:
+        if breach is None or self.phase is not Phase.TRAINING or breach.kind in self.attempt.observed:
+            return []
+        if self.stop is not None or self.ending.said or now_s < self.ask_again_s:
             return []
         self.phase = Phase.CONFIRMING
         self.suspect_breach = breach
@@ -247,11 +257,10 @@ class Session:
         breach = self.suspect_breach
         self.phase, self.suspect_breach = Phase.TRAINING, None
         if breach is None or self.ending.paused or judge_ending(self.ending, wall_s):
+            self.ask_again_s = now_s + ASK_AGAIN_S
             return []
-        if breach.kind is BreachKind.STALL and self.stall.looks.value == "none":
-            self.stall = self.stall.looking()
-        breach = self._name_outlier(breach)
-        self.looks.forget_scene()
+        self.attempt.looks.forget_scene()
+        breach = self.attempt.blame(breach)
         return self.convict(_incident_name(breach, self.run, wall_s), breach, now_s)
 
     def convict(self, incident: str, breach: Breach, now_s: float) -> list[Act]:
@@ -265,32 +274,22 @@ class Session:
             step_id=self.step_id,
             kill=not self.settings.observe,
         )
-        order = Send(self.stop.order(f"{self.scene_root}/{incident}"))
+        order = Send(self.stop.order(self.scene_root))
         where = f" on {breach.node}" if breach.node else ""
         crossed = f"red line {breach.red_line.value}{where}: {breach.evidence}"
         if self.settings.observe:
-            self.observed |= {breach.kind}
+            self.attempt.observed |= {breach.kind}
             return [order, OpenIncident(incident, breach), Say(f"{crossed} (observed only)")]
         self.phase = Phase.STOPPING
         # The order goes first: nothing that may hang stands before the kill.
         return [order, HoldFront(), OpenIncident(incident, breach), Say(f"{crossed}; stopping")]
 
-    def _name_outlier(self, breach: Breach) -> Breach:
-        """A stall names no rank by itself; the one whose stack stands out does."""
-        unnamed = breach.kind is BreachKind.STALL and breach.rank is None
-        outlier = choose_outlier(self.looks.newest()) if unnamed else None
-        if outlier is None:
-            node = self.ranks.node_of(breach.rank) if breach.rank is not None else None
-            return breach if breach.node or not node else replace(breach, node=node)
-        evidence = f"{breach.evidence}; {outlier.evidence}"
-        return replace(breach, node=outlier.node, rank=outlier.rank, evidence=evidence)
-
     def _order_again(self, node: str) -> list[Act]:
         """A watchdog that came up in the middle of a stop gets the order too; the others have it already."""
-        if self.stop is None or not self.stop.kill or self.phase is not Phase.STOPPING:
+        if self.stop is None or (self.stop.kill and self.phase is not Phase.STOPPING):
             return []
-        self.stop.nodes |= {node}
-        return [Send(self.stop.order(f"{self.scene_root}/{self.stop.incident}"))]
+        self.stop.joined(node)
+        return [Send(self.stop.order(self.scene_root))]
 
     def _advance_stop(self, now_s: float) -> list[Act]:
         stop = self.stop
@@ -302,23 +301,31 @@ class Session:
             acts.append(Stamp("killed"))
         if not stop.finished(now_s, srun_running=self.srun_running):
             return acts
-        breach = self._name_outlier(stop.breach)
+        breach = self.attempt.blame(stop.breach)
         if breach != stop.breach:
             acts.append(Blame(breach))
             acts.append(Say(breach.evidence))
-        suspects = name_suspects(breach, self.looks.newest(), stop.left_nodes())
+        suspects = self.attempt.suspects(breach, stop.left_nodes())
         if not stop.kill:
-            self.stop = None
-            return [*acts, CloseIncident("none", "observed: nothing was stopped", suspects)]
+            return [*acts, *self._close_observed("nothing was stopped", suspects)]
         if "killed" not in stop.stages and not stop.left and not self.srun_running:
             stop.stages.add("killed")
             acts.append(Stamp("killed"))
         self.phase = Phase.RECOVERING
         return [*acts, Recover(stop.incident, breach, stop.left_nodes(), suspects)]
 
+    def _close_observed(self, what: str, suspects: tuple[str, ...] = ()) -> list[Act]:
+        if self.stop is None:
+            return []
+        self.stop = None
+        return [CloseIncident("none", f"observed: {what}", suspects)]
+
     def recovered(self, recovery: Recovery, suspects: tuple[str, ...]) -> list[Act]:
         """What follows has been worked out and, for a requeue, done."""
         self.stop = None
+        if recovery.kind is RecoveryKind.RESTART and self.ending.said:
+            # Somebody ended it while we were at work.
+            recovery = Recovery(RecoveryKind.STOP, reason=self.ending.said, silent=True)
         restart = recovery.kind is RecoveryKind.RESTART
         acts: list[Act] = [Stamp("restarted")] if restart else []
         acts.append(CloseIncident(recovery.kind.value, recovery.reason, suspects))
@@ -326,7 +333,7 @@ class Session:
             acts.append(Say(recovery.reason + (f"; {recovery.advice}" if recovery.advice else "")))
         if restart:
             self.resume_stamp = True
-            self.phase = Phase.WAITING
+            self.phase = Phase.RESTARTING
             return [*acts, RestartTraining(recovery)]
         if recovery.kind is RecoveryKind.REQUEUE:
             # Slurm ends the job now. Leaving would let the batch script go on to its next command.

@@ -6,20 +6,25 @@ when the kill may begin early, when Slurm has to help, and when the incident goe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import HARD_LIMIT_S, Settings
-from slurm_guard.model.order import Dumped, DumpStarted, Killed, Report, Stop, Term, TermSent
-from slurm_guard.policy.act import Act, CancelStep, Send, Stamp
+from slurm_guard.model.order import Dumped, DumpStarted, Killed, Report, Stop, Term, TermSent, encode
+from slurm_guard.policy.act import Act, CancelStep, EndSrun, Send, Stamp
 
 CANCEL_AFTER_S = 3.0
 """Seconds after the last timer of a watchdog before Slurm is asked to kill the step."""
 
+END_SRUN_AFTER_S = 5.0
+"""Seconds that Slurm has for it before srun is ended, which kills its tasks without the controller."""
+
 
 @dataclass(slots=True)
 class StopState:
-    """A stop in progress. `nodes` are those whose watchdog got the order; `kill` is False in observe mode."""
+    """A stop in progress. `nodes` are those whose watchdog has the order, `unseen` those where it was lost
+    before it said what became of the ranks; `kill` is False in observe mode.
+    """
 
     incident: str
     breach: Breach
@@ -31,13 +36,24 @@ class StopState:
     dumped: dict[str, str] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
     left: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unseen: set[str] = field(default_factory=set)
     stages: set[str] = field(default_factory=set)
     term_said: bool = False
     cancelled: bool = False
+    srun_ended: bool = False
 
-    def order(self, directory: str) -> Stop:
-        """The order for the watchdogs, which write the scene below `directory`."""
-        return Stop(self.incident, directory, self.settings.dump_s, self.settings.grace_s, self.kill)
+    def order(self, scene_root: str) -> Stop:
+        """The order for the watchdogs, which write the scene into the incident's folder below `scene_root`.
+
+        A path that no line can carry is left out: the scenes then stay on the nodes, and the kill is on time.
+        """
+        directory = f"{scene_root}/{self.incident}"
+        order = Stop(self.incident, directory, self.settings.dump_s, self.settings.grace_s, self.kill)
+        try:
+            encode(order)
+        except ValueError:
+            return replace(order, directory="")
+        return order
 
     def heard(self, report: Report) -> list[Act]:
         """A watchdog reports on this incident."""
@@ -46,9 +62,13 @@ class StopState:
         if isinstance(report, DumpStarted):
             return self._stamp("dump_started")
         if isinstance(report, TermSent):
-            return self._stamp("term_sent")
+            # The time for the scene is over everywhere, for a node that is a little late too.
+            dumped = self._stamp("dumped") if self.dumped else []
+            return [*dumped, *self._stamp("term_sent")]
         if isinstance(report, Dumped):
             self.dumped[report.node] = report.directory
+            if self.term_said and self.kill:
+                return [Send(Term(self.incident))]  # of a watchdog that came up late
             return self._all_dumped()
         if isinstance(report, Killed):
             self.killed.add(report.node)
@@ -58,25 +78,43 @@ class StopState:
 
     def lost(self, node: str) -> list[Act]:
         """The watchdog of this node is gone: nothing more will be heard from it."""
+        if node in self.nodes and node not in self.killed:
+            self.unseen.add(node)
         self.nodes -= {node}
         return self._all_dumped()
+
+    def joined(self, node: str) -> None:
+        """A watchdog came up on this node and gets the order now."""
+        self.unseen.discard(node)
+        self.nodes |= {node}
+
+    def shifted(self, gap_s: float) -> None:
+        """Leave the last `gap_s` seconds out: the machine slept, and the timers of the watchdogs too."""
+        self.began_s += gap_s
 
     def due(self, now_s: float, *, srun_running: bool) -> list[Act]:
         """What the clock asks for: Slurm's help where the watchdogs have not managed."""
         timers_s = self.settings.dump_s + self.settings.grace_s + CANCEL_AFTER_S
         unfinished = bool(self.left) or not self.nodes <= self.killed or srun_running
-        if not self.kill or self.cancelled or not unfinished or now_s - self.began_s < timers_s:
+        late_s = now_s - self.began_s - timers_s
+        if not self.kill or not unfinished or late_s < 0:
             return []
+        acts: list[Act] = []
+        if not self.cancelled and self.step_id:
+            acts.append(CancelStep(self.step_id))
         self.cancelled = True
-        return [CancelStep(self.step_id)]
+        if srun_running and not self.srun_ended and (late_s >= END_SRUN_AFTER_S or not self.step_id):
+            self.srun_ended = True
+            acts.append(EndSrun())
+        return acts
 
     def finished(self, now_s: float, *, srun_running: bool) -> bool:
         """Whether there is nothing left to wait for: all dead and srun ended, or the hard limit reached."""
         if not self.kill:
+            # Without any watchdog yet, one that comes up in this time is given the order then.
             return (
-                self.nodes <= self.dumped.keys()
-                or now_s - self.began_s >= self.settings.dump_s + CANCEL_AFTER_S
-            )
+                bool(self.nodes) and self.nodes <= self.dumped.keys()
+            ) or now_s - self.began_s >= self.settings.dump_s + CANCEL_AFTER_S
         if now_s - self.began_s >= HARD_LIMIT_S:
             return True
         dead = self.nodes <= self.killed and not (self.left and not self.cancelled)
@@ -84,7 +122,7 @@ class StopState:
 
     def verified(self) -> bool:
         """Whether every node that got the order has reported all its ranks dead."""
-        return bool(self.nodes) and self.nodes <= self.killed and not self.left
+        return bool(self.nodes) and self.nodes <= self.killed and not self.left and not self.unseen
 
     def left_nodes(self) -> tuple[str, ...]:
         """The nodes with processes that could not be killed."""

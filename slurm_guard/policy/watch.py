@@ -13,6 +13,9 @@ START_LIMIT_S = 20.0
 RETRY_S = (0.0, 2.0, 10.0, 60.0)
 """Seconds to wait before start number n; the last one repeats."""
 
+STABLE_S = 30.0
+"""Seconds that a watchdog must live before its starts are counted anew."""
+
 LOUD_AFTER = 3
 """Failed starts in a row after which the user is told that the node is unguarded."""
 
@@ -20,6 +23,7 @@ LOUD_AFTER = 3
 @dataclass(slots=True)
 class _Node:
     pulse_s: float | None = None
+    up_s: float = 0.0
     started_s: float | None = None
     starts: int = 0
     next_s: float = 0.0
@@ -44,8 +48,13 @@ class WatchTable:
     def pulse(self, name: str, now_s: float) -> None:
         """A watchdog spoke. A node outside the allocation is ignored."""
         node = self.nodes.get(name)
-        if node is not None:
-            node.pulse_s, node.started_s, node.starts, node.told = now_s, None, 0, False
+        if node is None:
+            return
+        if node.pulse_s is None:
+            node.up_s = now_s
+        elif now_s - node.up_s >= STABLE_S:
+            node.starts, node.told = 0, False
+        node.pulse_s, node.started_s = now_s, None
 
     def lost(self, name: str, now_s: float) -> None:
         """The watchdog of this node has ended."""
@@ -64,6 +73,8 @@ class WatchTable:
         """Leave the last `gap_s` seconds out."""
         for node in self.nodes.values():
             node.pulse_s = None if node.pulse_s is None else node.pulse_s + gap_s
+            node.up_s += gap_s
+            node.next_s += gap_s
             node.started_s = None if node.started_s is None else node.started_s + gap_s
 
 
@@ -87,11 +98,11 @@ def choose_starts(table: WatchTable, now_s: float) -> tuple[str, ...]:
 
 
 def choose_unguarded(table: WatchTable) -> tuple[str, ...]:
-    """The nodes that the user has to be told about: no watchdog after several starts. Told once."""
+    """The nodes that the user has to be told about: several starts have failed. Told once."""
     found = tuple(
         name
         for name, node in table.nodes.items()
-        if node.pulse_s is None and node.starts >= LOUD_AFTER and not node.told
+        if node.pulse_s is None and node.started_s is None and node.starts >= LOUD_AFTER and not node.told
     )
     for name in found:
         table.nodes[name].told = True
