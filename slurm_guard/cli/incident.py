@@ -198,7 +198,7 @@ def _page(one: Found) -> list[str]:
         f"{body['incident']} of job {body['job_id']}, {run}",
         f"  red line   {breach.get('red_line')}: {breach.get('kind', '')} ({breach.get('value')})",
         f"  where      {_where(breach)}, iteration {_known(breach.get('iteration'))}",
-        f"  evidence   {breach.get('evidence')}",
+        f"  evidence   {_known(breach.get('evidence'))}",
         f"  suspects   {', '.join(map(str, body['suspects'])) or 'none'}",
         f"  recovery   {body.get('recovery') or '-'}{' (observe: not done)' if body.get('observe') else ''}",
         f"  verdict    {body.get('verdict') or '-'}",
@@ -219,7 +219,8 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _where(breach: dict[str, Any]) -> str:
-    return f"{breach.get('node') or '-'} rank {_known(breach.get('rank'))}"
+    node, rank = breach.get("node"), breach.get("rank")
+    return " ".join([*([str(node)] if node else []), *([f"rank {rank}"] if rank is not None else [])]) or "-"
 
 
 def _known(value: object) -> str:

@@ -45,6 +45,16 @@ def test_list_is_a_short_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "heartbeat: stall  n2 rank 5  2.2 s         requeue   n2 is suspect" in rows[0]
 
 
+def test_an_incident_without_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An all-reduced NaN names no node and no rank: a dash, in list and show."""
+    breach = {"red_line": "numeric", "kind": "non_finite", "node": None, "rank": None, "value": "nan"}
+    write(tmp_path / "7", breach=breach, suspects=[])
+    run("list", "--state-dir", tmp_path)
+    assert "numeric: non_finite  -      2.2 s" in capsys.readouterr().out
+    run("show", "--state-dir", tmp_path)
+    assert "where      -, iteration -\n  evidence   -\n  suspects   none\n" in capsys.readouterr().out
+
+
 def test_the_state_directory_comes_from_option_environment_or_cwd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
