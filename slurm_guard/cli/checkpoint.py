@@ -16,7 +16,7 @@ from slurm_guard.checkpoint.manifest import read_checkpoints
 from slurm_guard.model.checkpoint import Checkpoint, Skipped
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at checkpoints: what there is, and which one is resumed from."
+    no_args_is_help=True, help="What there is to resume from."
 )
 
 _Directories = Annotated[
