@@ -1,0 +1,121 @@
+"""What guarding holds and burns: the watchdog of a node, and guarded-srun's own processes."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from bench_parts.figure import Figure
+from bench_parts.site import Allocation, BenchError, Site, say
+
+_RANKS = 8
+_SETTLED_S = 40
+_WINDOW_S = 60
+_WATCHDOG_GOAL_MIB = 35
+_GUARD_GOAL_MIB = 60
+_CPU_GOAL_PERCENT = 0.2
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def read_pss_kib(pid: int) -> int:
+    """Its share of memory: what it alone holds, and its part of what it shares."""
+    return _read_rollup(pid)["Pss"]
+
+
+def _read_rollup(pid: int) -> dict[str, int]:
+    rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return {row[0].rstrip(":"): int(row[1]) for row in rows}
+
+
+def read_cpu_s(pid: int) -> float:
+    """CPU seconds of the process and of its children that it waited for."""
+    field = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(field[number]) for number in (11, 12, 13, 14)) / _TICKS_PER_S
+
+
+def measure_memory(site: Site, runs: int) -> list[Figure]:
+    """One job of 8 ranks on a node, watched for `runs` windows of a minute once it has settled."""
+    with site.allocation("-N1", f"-n{_RANKS}", "--overcommit") as allocation:
+        rank = [site.python, site.program("idle.py"), str(_SETTLED_S + runs * _WINDOW_S + 60)]
+        argv = [site.guarded_srun, "--overcommit", f"-n{_RANKS}", *rank]
+        process = allocation.start(argv, stdout=subprocess.DEVNULL)
+        try:
+            figures = _watch(allocation, process.pid, runs)
+            figures.insert(1, _measure_probe(site, figures[0]))
+            return figures
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _watch(allocation: Allocation, front: int, runs: int) -> list[Figure]:
+    allocation.wait_for("idle.py", _RANKS)
+    (watchdog,) = allocation.wait_for("slurm_guard.watchdog", 1)
+    say(f"memory: letting it settle for {_SETTLED_S} s")
+    time.sleep(_SETTLED_S)
+    watchdog_kib, own_kib, percent, own_percent = [], [], [], []
+    own = _read_own(front)
+    for number in range(runs):
+        before, own_before, began_s = read_cpu_s(watchdog), _read_all_cpu_s(own), time.monotonic()
+        for _ in range(_WINDOW_S // 10):
+            time.sleep(10)
+            watchdog_kib.append(read_pss_kib(watchdog))
+            own_kib.append(sum(map(read_pss_kib, own)))
+        took_s = time.monotonic() - began_s
+        percent.append((read_cpu_s(watchdog) - before) / took_s * 100)
+        own_percent.append((_read_all_cpu_s(own) - own_before) / took_s * 100)
+        say(f"memory {number + 1}/{runs}: watchdog {watchdog_kib[-1] / 1024:.1f} MiB, {percent[-1]:.2f} %")
+    rss_mib = _read_rollup(watchdog)["Rss"] / 1024
+    dog_mib, own_mib = max(watchdog_kib) / 1024, max(own_kib) / 1024
+    cpu = statistics.median(percent)
+    return [
+        Figure("watchdog of a node, PSS, worst", f"{dog_mib:.1f} MiB (RSS {rss_mib:.1f} MiB)", runs=runs),
+        Figure(f"watchdog's CPU at {_RANKS} ranks, its children included", f"{cpu:.2f} % of a core",
+               f"<= {_CPU_GOAL_PERCENT} %", cpu <= _CPU_GOAL_PERCENT, runs),
+        Figure("guarded-srun's processes (front, its witness, guard), PSS, worst", f"{own_mib:.1f} MiB",
+               f"<= {_GUARD_GOAL_MIB} MiB", own_mib <= _GUARD_GOAL_MIB, runs),
+        Figure("guarded-srun's CPU while the job trains", f"{statistics.median(own_percent):.2f} % of a core",
+               runs=runs),
+    ]  # fmt: skip
+
+
+def _read_own(front: int) -> list[int]:
+    """The front and the Python processes below it."""
+    found, above = [front], {front}
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.path.basename(os.readlink(f"/proc/{name}/exe")).startswith("python"):
+                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+    while above:
+        above = {pid for pid, parent in parents.items() if parent in above}
+        found += above
+    if len(found) < 2:
+        raise BenchError("the guard is not there")
+    return found
+
+
+def _read_all_cpu_s(pids: list[int]) -> float:
+    return sum(map(read_cpu_s, pids))
+
+
+def _measure_probe(site: Site, watchdog: Figure) -> Figure:
+    """The probe child's peak, added to the watchdog: as if nothing of the two were shared."""
+    # From a shell: a child's peak begins with what its parent held when it was forked.
+    probe = (
+        f"{site.python} -I -m slurm_guard.adapters.probe slurm_guard.adapters.nvml:read_gpus >/dev/null; true"
+    )
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", probe], {})
+    peak_mib = os.wait4(pid, 0)[2].ru_maxrss / 1024
+    together = float(watchdog.value.split()[0]) + peak_mib
+    return Figure(
+        "watchdog and its probe child, the child's peak RSS added",
+        f"{together:.1f} MiB",
+        f"<= {_WATCHDOG_GOAL_MIB} MiB",
+        together <= _WATCHDOG_GOAL_MIB,
+        watchdog.runs,
+    )
