@@ -17,14 +17,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from slurm_guard.job.front_guard import GUARD_COMMAND, GuardChild
-from slurm_guard.job.link import Dropped, Exit, Exited, Hold, Release, Restart, SignalSeen, Spawned, Start
+from slurm_guard.job.link import (
+    Dropped,
+    End,
+    Exit,
+    Exited,
+    Hold,
+    Release,
+    Restart,
+    SignalSeen,
+    Spawned,
+    Start,
+)
 from slurm_guard.job.signals import Seen, SignalReader, die_by, prepare_srun
 from slurm_guard.job.stream import Copy, Pump, make_pipe
 from slurm_guard.model.limits import Settings
 from slurm_guard.policy.srun_argv import plan_restart_argv
 
 _GUARD_ANSWER_S = 3.0
+_GUARD_START_S = 7.0
 _TICK_S = 1.0
+_END_S = 5.0
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _RANK_DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
@@ -75,6 +88,8 @@ class _Front:
         self._held = self._released = self._interrupted = False
         self._restart: Restart | None = None
         self._code: int | None = None
+        self._kill_at_s = float("inf")
+        self._leave_code: int | None = None
 
     def run(self) -> int:
         self._spawn(list(self._start.argv))
@@ -98,6 +113,7 @@ class _Front:
         self._attempt += 1
         self._exited, self._restart = None, None
         self._held = self._released = False
+        self._kill_at_s = float("inf")
         (out, out_end), (err, err_end) = make_pipe(), make_pipe()
         stop, self._stop_fd = os.pipe()
         self._done_fd, done = os.pipe()
@@ -187,10 +203,30 @@ class _Front:
                 self._held, self._released = False, True
             elif isinstance(message, Restart):
                 self._restart = message
+                self._end_srun()
+            elif isinstance(message, End):
+                self._end_srun()
             elif isinstance(message, Exit):
-                self._code = message.code
+                self._leave_code = message.code
+                self._end_srun()
         if self._guard.lost() and self._code is None and not self._released:
             self._replace_guard()
+
+    def _end_srun(self) -> None:
+        """End an srun that still runs. Its tasks are killed at its SIGTERM, without the controller."""
+        if self._srun is not None and self._srun_pid is not None and self._kill_at_s == float("inf"):
+            self._srun.send_signal(signal.SIGTERM)
+            self._srun.send_signal(signal.SIGCONT)
+            self._kill_at_s = time.monotonic() + _END_S
+
+    def _insist(self) -> bool:
+        """Kill an srun that has not obeyed; whether nothing more can be done about it."""
+        if self._srun is None or self._srun_pid is None:
+            return True
+        if time.monotonic() < self._kill_at_s:
+            return False
+        self._srun.kill()
+        return time.monotonic() >= self._kill_at_s + _TICK_S
 
     def _replace_guard(self) -> None:
         self._held = False
@@ -202,7 +238,7 @@ class _Front:
         self._say("the guard died and is started again; the job goes on")
         self._guard.start(replace(self._start, again=True, pid=self._srun_pid, attempt=self._attempt))
         if self._exited is not None:
-            self._answer_until_s = time.monotonic() + _GUARD_ANSWER_S
+            self._answer_until_s = time.monotonic() + _GUARD_START_S + _GUARD_ANSWER_S
             self._guard.send(self._exited)
 
     def _note_end(self) -> None:
@@ -221,6 +257,8 @@ class _Front:
 
     def _decide(self) -> int | None:
         """The exit code, once it is time to leave."""
+        if self._insist() and self._leave_code is not None:
+            self._code = self._leave_code
         if self._code is None and self._exited is not None and self._restart is not None:
             self._spawn_again(self._restart)
         if self._code is not None or self._exited is None:

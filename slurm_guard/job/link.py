@@ -91,12 +91,19 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Guard: once srun has ended, run it again without `exclude`, on `nodes` nodes (None: as many)."""
+    """Guard: run srun again, ended if need be, without `exclude`, on `nodes` nodes (None: as many)."""
 
     KIND: ClassVar[str] = "restart"
     env: dict[str, str] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
     nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Guard: end srun, which runs on although its ranks should be dead; stay."""
+
+    KIND: ClassVar[str] = "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +115,9 @@ class Exit:
 
 
 FrontMessage = Start | Spawned | SignalSeen | Dropped | Exited
-GuardMessage = Hold | Release | Restart | Exit
+GuardMessage = Hold | Release | Restart | End | Exit
 _FRONT: tuple[Any, ...] = (Start, Spawned, SignalSeen, Dropped, Exited)
-_GUARD: tuple[Any, ...] = (Hold, Release, Restart, Exit)
+_GUARD: tuple[Any, ...] = (Hold, Release, Restart, End, Exit)
 
 
 def encode(message: FrontMessage | GuardMessage) -> bytes:

@@ -18,6 +18,7 @@ import os, sys
 from slurm_guard.job import front
 from slurm_guard.model.limits import Settings
 guard = [sys.executable, "-I", sys.argv[1]]
+front._END_S = 0.5
 front._GUARD_ANSWER_S = float(os.environ.get("ANSWER_S", front._GUARD_ANSWER_S))
 settings = Settings(stall_s=7.0), frozenset({"stall_s"})
 sys.exit(front.run_front(sys.argv[3:], *settings, srun=sys.argv[2], guard_command=guard))
@@ -50,6 +51,9 @@ while not link.closed:
             link.send(Hold())
         if message.KIND == "signal" and plan == "hold" and message.name == "SIGUSR1":
             link.send(Exit(86))
+        if message.KIND == "spawned" and message.attempt == 0 and plan.startswith("now "):
+            time.sleep(0.5)
+            link.send({"end": End(), "exit": Exit(86), "restart": Restart()}[plan.split()[1]])
         if message.KIND == "exited":
             tell(out=drain(link.out_fd).decode("latin1"), err=drain(link.err_fd).decode("latin1"))
             if plan == "restart" and message.code == 9:
@@ -254,6 +258,23 @@ def test_restart(bench: Bench) -> None:
     assert [told["attempt"] for told in bench.told() if told.get("t") == "spawned"] == ["0", "1"]
 
 
+@pytest.mark.parametrize(
+    ("plan", "code"), [("now end", -9), ("now exit", 86), ("now restart", 0)], ids=["end", "exit", "restart"]
+)
+def test_srun_that_hangs_is_ended(bench: Bench, plan: str, code: int) -> None:
+    """An srun that neither ends by itself nor obeys SIGTERM does not outlive the guard's order."""
+    script = "[ $SLURM_GUARD_ATTEMPT = 1 ] && exit 0; trap '' TERM; echo $$; while :; do sleep 0.1; done"
+    ended, out, _ = bench.run(script, plan=plan)
+    assert ended == code
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(out.split()[0]), 0)
+
+
+def test_srun_is_ended_gently_first(bench: Bench) -> None:
+    """srun gets SIGTERM, at which it kills its tasks, and its exit code counts."""
+    assert bench.run("trap 'exit 7' TERM; sleep 20 & wait", plan="now end")[0] == 7
+
+
 def test_exit_as_ordered(bench: Bench) -> None:
     """The guard's code takes the place of srun's."""
     assert bench.run("exit 1", plan="exit")[0] == 86
@@ -271,12 +292,12 @@ def test_silent_guard_delays_the_end_by_3_s_at_most(bench: Bench) -> None:
 
 def test_hold_outlasts_srun_and_sigterm(bench: Bench) -> None:
     """While an incident is open the front stays, SIGTERM or not, until the guard orders the exit."""
-    bench.environment["ANSWER_S"] = "0.3"
+    bench.environment["ANSWER_S"] = "1.5"
     front = bench.start("exit 1", plan="hold")
     bench.wait_for(lambda: any("out" in told for told in bench.told()))
     front.send_signal(signal.SIGTERM)
     bench.wait_for(lambda: {"t": "signal", "name": "SIGTERM"} in bench.told())
-    time.sleep(0.6)
+    time.sleep(2)
     assert front.poll() is None
     front.send_signal(signal.SIGUSR1)
     assert front.wait(timeout=5) == 86
