@@ -24,6 +24,7 @@ STAGES = {
     "requeued": "requeued",
     "resumed": "training again",
 }
+KINDS = {"non_finite": "NaN loss", "stall": "stall"}
 STACK_LINES = 6
 
 
@@ -54,7 +55,7 @@ def _stage_table(incidents: list[dict[str, Any]]) -> Table:
     for incident in incidents:
         breach = incident["breach"]
         where = f", {breach['node']} rank {breach['rank']}" if breach["rank"] is not None else ""
-        table.add_column(f"{breach['kind'].replace('_', '-')}{where}", justify="right")
+        table.add_column(f"{KINDS.get(breach['kind'], breach['kind'])}{where}", justify="right")
     for stage, words in STAGES.items():
         at = [incident["stages"].get(stage) for incident in incidents]
         if any(second is not None for second in at):
