@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from slurm_guard.adapters.child import ForkedChild
 from slurm_guard.model.order import (
+    Exclude,
     Hello,
     Leave,
     Look,
@@ -27,6 +28,7 @@ from slurm_guard.model.order import (
 from slurm_guard.ports import Clock, Processes
 from slurm_guard.scene.capture import Outside
 from slurm_guard.watchdog.channel import Channel
+from slurm_guard.watchdog.exclusion import insist
 from slurm_guard.watchdog.look import LookAnswer
 from slurm_guard.watchdog.observe import Observer
 from slurm_guard.watchdog.response import Response
@@ -63,9 +65,11 @@ class Watchdog:
         _, run, self._node = place
         self._observer = Observer(processes, run, self._node)
         self._stops: deque[Stop] = deque()
+        self._obeyed: set[str] = set()
         self._termed: set[str] = set()
         self._response: Response | None = None
         self._look: LookAnswer | None = None
+        self._exclusion: ForkedChild | None = None
         self._leaving = False
         self._next_s = float("-inf")
         self._ticks = 0
@@ -79,13 +83,19 @@ class Watchdog:
     def run(self) -> None:
         """Live until told to leave."""
         self._channel.send(Hello(self._node, os.getpid()))
-        while not (self._leaving and self._response is None and not self._stops):
+        while not (self._leaving and self._response is None and not self._stops and not self._excluding()):
             self._guarded(self._wait)
             self._guarded(self._obey_all)
             self._guarded(self._respond)
             self._guarded(self._answer)
             self._guarded(self._tick)
         self._say_last_words()
+
+    def _excluding(self) -> bool:
+        """Whether the exclusion of suspects is still being asked for."""
+        if self._exclusion is not None:
+            self._exclusion.read()
+        return self._exclusion is not None and not self._exclusion.ended
 
     def _wait(self) -> None:
         now_s = self._clock.now_s()
@@ -122,13 +132,17 @@ class Watchdog:
 
     def _obey(self, order: Order) -> None:
         if isinstance(order, Stop):
-            known = [*self._stops, *([self._response.order] if self._response else [])]
-            if all(order.incident != stop.incident for stop in known):
+            # It is sent again when another watchdog comes up late: a second scene would overwrite the first.
+            if order.incident not in self._obeyed:
+                self._obeyed.add(order.incident)
                 self._stops.append(order)
         elif isinstance(order, Term):
             self._termed.add(order.incident)
         elif isinstance(order, Look):
             self._begin_look(order)
+        elif isinstance(order, Exclude):
+            if order.node == self._node:
+                self._exclusion = insist(order)
         elif isinstance(order, Leave):
             self._leaving = True
 

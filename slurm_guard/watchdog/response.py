@@ -5,6 +5,9 @@ The kill waits for the scene, or for the order `Term`, or for its deadline: whic
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Sequence
 
 from slurm_guard.adapters.child import ForkedChild, Say
@@ -22,6 +25,7 @@ from slurm_guard.model.process import ProcessReading
 from slurm_guard.ports import Processes
 from slurm_guard.scene.capture import Outside, capture, carry, make_directory
 from slurm_guard.scene.kill import KillLadder
+from slurm_guard.watchdog.claim import find_spool, write_claim
 
 _CAPTURE_SHARE = 0.65
 _CAPTURE_MARGIN_S = 0.5
@@ -99,7 +103,24 @@ class Response:
         if left is None:
             return []
         self._killed = True
+        if left:
+            self._claim(left)
         return [Killed(self.order.incident, self._node, left)]
+
+    def _claim(self, left: tuple[int, ...]) -> None:
+        """Leave word for root; the spool is in memory, so nothing hangs here."""
+        spool = find_spool(os.environ, self._job_id)
+        if spool is None:
+            return
+        with contextlib.suppress(OSError):
+            write_claim(
+                spool,
+                job_id=self._job_id,
+                node=self._node,
+                incident=self.order.incident,
+                pids=left,
+                time_s=time.time(),
+            )
 
     def _poll_scene(self, now_s: float) -> list[Report]:
         if self._dumped:
@@ -135,7 +156,7 @@ class Response:
         return child.ended
 
     def _start_carry(self) -> None:
-        if not self._directory:
+        if not self._directory or not self.order.directory:
             return
         try:
             self._carry = ForkedChild(self._carry_scene)
