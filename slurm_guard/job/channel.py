@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from slurm_guard.policy.srun_line import parse_srun_line
 STEP_NAME = "slurm-guard-watchdog"
 _PIECE = 1 << 16
 _BUFFER_LIMIT = 1 << 20
+_LINE_LIMIT = 1 << 16
 
 
 class WatchdogStep:
@@ -52,6 +54,12 @@ class WatchdogStep:
     def ended(self) -> bool:
         """Whether its srun has ended and everything that it said was read."""
         return not self.readers and self._srun.poll() is not None
+
+    def lost_nodes(self, gone: TaskExit) -> list[str]:
+        """The nodes whose watchdog srun reports as dead."""
+        named = [node for node in parse_node_names(gone.node) if node in self.nodes]
+        # Its tasks are numbered in the order in which Slurm, not the command line, lists the nodes.
+        return named or [self.nodes[task] for task in gone.tasks if task < len(self.nodes)]
 
     def send(self, order: Order) -> None:
         """Queue the order and send what the pipe takes now."""
@@ -93,7 +101,8 @@ class WatchdogStep:
         return [report for report in reports if report is not None], exits
 
     def close(self) -> None:
-        """End the watchdogs by closing their stdin."""
+        """End the watchdogs by closing their stdin, once the orders on their way are through."""
+        self.flush()
         if self._srun.stdin is not None:
             with contextlib.suppress(OSError):
                 self._srun.stdin.close()
@@ -119,7 +128,8 @@ class WatchdogStep:
                 pipe.close()  # type: ignore[attr-defined]
                 break
             body += piece
-        *lines, self._partial[name] = body.split(b"\n")
+        *lines, rest = body.split(b"\n")
+        self._partial[name] = rest if len(rest) <= _LINE_LIMIT else b""
         return lines
 
 
@@ -170,18 +180,35 @@ class Channel:
         """The reports that arrived, and the nodes whose watchdog ended."""
         reports: list[Report] = []
         lost: list[str] = []
+        newest = {node: step for step in self.steps for node in step.nodes}
         for step in list(self.steps):
             heard, exits = step.read()
             reports += heard
-            # srun numbers the tasks of this step in the order of its nodes.
-            lost += [step.nodes[task] for gone in exits for task in gone.tasks if task < len(step.nodes)]
+            ended = [node for gone in exits for node in step.lost_nodes(gone)]
             if step.ended:
+                ended += step.nodes
+                step.close()
                 self.steps.remove(step)
-                living = {node for other in self.steps for node in other.nodes}
-                lost += [node for node in step.nodes if node not in living]
-        return reports, lost
+            # The end of a watchdog that was replaced already says nothing about the new one.
+            lost += [node for node in ended if newest[node] is step]
+        return reports, list(dict.fromkeys(lost))
 
     def close(self) -> None:
         """End all watchdogs."""
         for step in self.steps:
             step.close()
+
+
+def parse_node_names(text: str) -> list[str]:
+    """The names in a short node list; more than one bracket in a name is not understood.
+
+    >>> parse_node_names("n[1-2,04],gpu7")
+    ['n1', 'n2', 'n04', 'gpu7']
+    """
+    names = []
+    for prefix, ranges in re.findall(r"([^,\[\]]+)(?:\[([\d,-]+)\])?", text):
+        for part in ranges.split(","):
+            low, _, high = part.partition("-")
+            span = range(int(low), min(int(high or low), int(low) + 65536) + 1) if low.isdigit() else ()
+            names += [f"{prefix}{number:0{len(low)}}" for number in span] if ranges else [prefix]
+    return names

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from slurm_guard.job.link import Start
 from slurm_guard.model.reading import Record, TaskExit
@@ -60,7 +62,7 @@ class OutputWatcher:
                 continue
             files = expand_pattern(pattern, self._environ, step_id, self._cwd)
             if files is not None:
-                self._followers.append(Follower(files, self._take_file, self._say))
+                self._followers.append(Follower(files, partial(self._take_file, self._readers), self._say))
 
     def step_ended(self) -> None:
         """A restarted step begins its lines anew; its files may have other names."""
@@ -69,12 +71,19 @@ class OutputWatcher:
         self._followers = []
         self._readers = {}
 
-    def _take_file(self, path: str, chunk: bytes) -> None:
+    def _take_file(self, readers: dict[str, LineReader], path: str, chunk: bytes) -> None:
+        taken = threading.Event()
+
         def event() -> list[Act]:
+            taken.set()
+            if readers is not self._readers:  # the last words of a step are no progress of the next
+                self.tail.add(chunk)
+                return []
             records, _ = self.take(path, chunk, is_error=False)
             return self.take_records(records)
 
         self._post(event)
+        taken.wait()  # one piece at a time: what the guard is too slow for stays in the file
 
     def _take_words(self, chunk: bytes) -> list[TaskExit | Ending]:
         """srun's own words in a piece of stderr; a flood without them costs one search."""

@@ -18,8 +18,8 @@ class Writer:
         threading.Thread(target=self._write_all, name="writer", daemon=True).start()
 
     def say(self, text: str) -> None:
-        """Write one line."""
-        self._lines.put(f"{self._prefix}{text}\n".encode(errors="replace"))
+        """Write one line; what others said in several lines is joined."""
+        self._lines.put(f"{self._prefix}{' '.join(text.splitlines())}\n".encode(errors="replace"))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is written; False when it is not in that time."""
@@ -34,4 +34,5 @@ class Writer:
                 item.set()
                 continue
             with contextlib.suppress(OSError):
-                os.write(self._fd, item)
+                while item:
+                    item = item[os.write(self._fd, item) :]

@@ -55,7 +55,8 @@ class Follower:
     """Reads what is appended to the files of a glob, in a thread: shared storage may hang.
 
     `take(path, chunk)` gets each piece; `trouble(text)` is called once when a file cannot be read. Files
-    may appear late, be truncated, or vanish. What stood in them at the start is not read.
+    may appear late, be truncated, or vanish. What stood in them at the start is not read. `take` may wait:
+    the follower then does.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Follower:
         self._take = take
         self._trouble = trouble
         self._told = False
-        self._at: dict[str, int] = {path: _size(path) for path in glob.glob(pattern)}
+        self._at: dict[str, int] = {}
         self._stop = threading.Event()
         threading.Thread(target=self._run, name="follow", daemon=True).start()
 
@@ -74,6 +75,7 @@ class Follower:
         self._stop.set()
 
     def _run(self) -> None:
+        self._at = {path: _size(path) for path in glob.glob(self._pattern)}
         last = False
         while not last:
             last = self._stop.wait(_POLL_S)
@@ -91,10 +93,10 @@ class Follower:
             at = self._at.get(path, 0)
             if os.fstat(fd).st_size < at:
                 at = 0
-            while chunk := os.pread(fd, _PIECE, at):
-                at += len(chunk)
-                self._take(path, chunk)
             self._at[path] = at
+            while chunk := os.pread(fd, _PIECE, self._at[path]):
+                self._at[path] += len(chunk)
+                self._take(path, chunk)
         finally:
             os.close(fd)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+_PIECE = 1 << 16
 LIMIT_BYTES = 4 << 20
 """Bytes kept at most: a flood without a newline must not fill the memory."""
 
@@ -12,12 +13,15 @@ class Tail:
     """The newest bytes of the output, of which `last_lines` cuts the last lines."""
 
     def __init__(self) -> None:
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[bytearray] = deque()
         self._size = 0
 
     def add(self, piece: bytes) -> None:
         """More output."""
-        self._pieces.append(piece)
+        if self._pieces and len(self._pieces[-1]) < _PIECE:
+            self._pieces[-1] += piece  # many small pieces would take many times their own size
+        else:
+            self._pieces.append(bytearray(piece))
         self._size += len(piece)
         while self._size - len(self._pieces[0]) >= LIMIT_BYTES:
             self._size -= len(self._pieces.popleft())
