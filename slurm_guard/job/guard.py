@@ -19,10 +19,12 @@ from slurm_guard.job.channel import STEP_NAME, Channel
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.link import (
     Dropped,
+    End,
     Exit,
     Exited,
     FrontMessage,
     GuardLink,
+    GuardMessage,
     Hold,
     Release,
     Restart,
@@ -34,6 +36,9 @@ from slurm_guard.job.record import Recorder
 from slurm_guard.job.recovery import Outcome, Place, Recoverer, plan_restart_environment
 from slurm_guard.job.watcher import OutputWatcher
 from slurm_guard.job.writer import Writer
+from slurm_guard.model.breach import Breach
+from slurm_guard.model.limits import HARD_LIMIT_S
+from slurm_guard.model.order import Exclude
 from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import StepReading
 from slurm_guard.policy import act
@@ -48,7 +53,13 @@ _FLOOD_REST_S = 0.05
 _ASK_STEP_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
 _ONLY_STEP_AFTER = 5
 _LAST_WRITES_S = 5.0
+_ORDER_TRAVELS_S = 0.2
 _REQUEUED_S = 180.0
+_FRONT_WORDS: dict[type, GuardMessage] = {
+    act.HoldFront: Hold(),
+    act.ReleaseFront: Release(),
+    act.EndSrun: End(),
+}
 
 
 class Guard:
@@ -80,6 +91,10 @@ class Guard:
         self._srun_pid: int | None = None
         self._outcome: Outcome | None = None
         self._leave_at_s: float | None = None
+        self._terminated = False
+        # What its predecessor left unfinished must be known before srun's end can mean anything.
+        self._taking_over = start.again
+        self._early_exit: Exited | None = None
         self.session = Session(
             settings=start.settings,
             explicit=start.explicit,
@@ -167,9 +182,13 @@ class Guard:
             self._obey(self.session.spawned(message.pid, now_s))
         elif isinstance(message, SignalSeen):
             self._obey(self.session.signalled(message.name, now_s))
-            if self._leave_at_s is not None and message.name == "SIGTERM":
+            if message.name == "SIGTERM":
                 # Slurm ends the requeued job: staying would only delay its next start by KillWait.
-                self._leave_at_s = now_s
+                self._terminated = True
+                self._leave_at_s = None if self._leave_at_s is None else now_s
+        elif isinstance(message, Exited) and self._taking_over:
+            self._early_exit = message
+            self._link.send(Hold())
         elif isinstance(message, Exited):
             for fd, is_error in ((self._link.out_fd, False), (self._link.err_fd, True)):
                 while chunk := _read(fd):
@@ -193,10 +212,8 @@ class Guard:
             self._writer.say(one.text)
         elif isinstance(one, act.StartWatchdogs):
             self._channel.start(one.nodes)
-        elif isinstance(one, act.HoldFront):
-            self._link.send(Hold())
-        elif isinstance(one, act.ReleaseFront):
-            self._link.send(Release())
+        elif type(one) in _FRONT_WORDS:
+            self._link.send(_FRONT_WORDS[type(one)])
         elif isinstance(one, act.ExitFront):
             self._leave()
         elif isinstance(one, act.RestartTraining):
@@ -242,22 +259,25 @@ class Guard:
         threading.Thread(target=work, daemon=True).start()
 
     def _load_journal(self) -> None:
-        self._journal.loaded.wait()
+        self._journal.loaded.wait(HARD_LIMIT_S if self._start.again else None)
         self._journal.append(
             "run", self._clock.wall_s(), run=self._start.run, restart_count=self._identity.restart_count,
             again=self._start.again, settings=asdict(self._start.settings),
         )  # fmt: skip
         if self._start.again:
-            unfinished = self._recorder.find_unfinished(self._start.run)
-            if unfinished is not None:
-                incident, breach = unfinished
-                self._post(lambda: self._take_over(incident))
-                self._post(lambda: self.session.convict(incident, breach, self._clock.now_s()))
+            unfinished = self._recorder.find_unfinished(self._start.run, self._start.attempt)
+            self._post(lambda: self._take_over(unfinished))
         elif self._recorder.find_requeued():
             self._post(self._expect_resume)
 
-    def _take_over(self, incident: str) -> list[act.Act]:
-        self._writer.say(f"going on with incident {incident}")
+    def _take_over(self, unfinished: tuple[str, Breach] | None) -> list[act.Act]:
+        self._taking_over = False
+        if unfinished is not None:
+            incident, breach = unfinished
+            self._writer.say(f"going on with incident {incident}")
+            self._obey(self.session.convict(incident, breach, self._clock.now_s()))
+        if self._early_exit is not None:
+            self._on_front(self._early_exit)
         return []
 
     def _expect_resume(self) -> list[act.Act]:
@@ -304,17 +324,18 @@ class Guard:
     def _recover(self, order: act.Recover) -> None:
         place = Place(
             identity=self._identity,
-            step_id=self.session.step_id,
+            step_id=self.session.step_id or self._recorder.step_id,
             step_nodes=self._step.nodes if self._step is not None else (),
             allocation=self._nodes,
             directories=plan_directories(self._environ, self._start.cwd),
             stdin_replayable=self._start.stdin_replayable,
             iteration=order.breach.iteration if order.breach.iteration is not None
-            else self.session.stall.iteration,
+            else self.session.attempt.stall.iteration,
         )  # fmt: skip
         recoverer = Recoverer(
-            self._start.settings, self._slurm, self._clock, self._journal, self._about_to_requeue
-        )
+            self._start.settings, self._slurm, self._clock, self._journal, self._about_to_requeue,
+            self._insist,
+        )  # fmt: skip
 
         def work() -> None:
             self._recorder.write_groups()
@@ -327,12 +348,20 @@ class Guard:
 
         self._background(work)
 
-    def _about_to_requeue(self, recovery: Recovery, suspects: tuple[str, ...]) -> None:
+    def _insist(self, excluded: tuple[str, ...]) -> None:
+        """Have one watchdog ask for the exclusion: of this job's processes it has the longest to live."""
+        nodes = [node for node in self.session.watch.alive() if node not in excluded]
+        if nodes:
+            order = Exclude(nodes[0], self._identity.requeue_id, ",".join(excluded))
+            self._post(lambda: [act.Send(order)])
+            self._clock.sleep(_ORDER_TRAVELS_S)
+
+    def _about_to_requeue(self, recovery: Recovery, suspects: tuple[str, ...], wait_s: float) -> bool:
         """The last records before Slurm ends the job: afterwards there may be no time for them."""
         self._recorder.requeueing(recovery, suspects)
         self._writer.say(recovery.reason)
         self._writer.flush(_LAST_WRITES_S)
-        self._journal.flush(_LAST_WRITES_S)
+        return self._journal.flush(max(wait_s, _LAST_WRITES_S))
 
     def _on_recovered(self, outcome: Outcome) -> list[act.Act]:
         self._outcome = outcome
@@ -342,7 +371,8 @@ class Guard:
             self._writer.say(outcome.note)
         recovery = outcome.recovery
         if recovery.kind is RecoveryKind.REQUEUE:
-            self._leave_at_s = self._clock.now_s() + _REQUEUED_S
+            # The SIGTERM of the requeue may have been quicker than scontrol.
+            self._leave_at_s = self._clock.now_s() + (0.0 if self._terminated else _REQUEUED_S)
             recovery = replace(recovery, silent=True)  # said before the requeue, while it could be
         else:
             self._recorder.not_requeued()

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from slurm_guard.model.place import JobIdentity
 
 SCHEMA = 1
 _RETRY_S = 5.0
+_FLUSH_LOOK_S = 0.1
 
 
 def command_hash(argv: Sequence[str]) -> str:
@@ -32,8 +34,9 @@ class Journal:
     """`journal.jsonl` and `faults/` below the state directory, both private to the user.
 
     `entries` holds what stood in the journal of this job, once `loaded` is set, and all that was appended
-    since. A journal of another job with the same id is set aside; `start_s` says when this job began
-    (epoch seconds), asked in the journal's own thread.
+    since; `loaded` is also set when that cannot be read, for nobody is to wait then. `failing` is True from
+    a failed write until the next one succeeds. A journal of another job with the same id is set aside;
+    `start_s` says when this job began (epoch seconds), asked in the journal's own thread.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Journal:
         self.state_dir = Path(state_dir)
         self.command = command_hash(argv)
         self.loaded = threading.Event()
+        self.failing = False
         self._identity = identity
         self._read_start_s = start_s
         self._start_s: float | None = None
@@ -99,10 +103,14 @@ class Journal:
         return self.state_dir / "faults" / incident
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is written; False when it is not in that time."""
+        """Wait until all is written; False when it is not in that time, or fails."""
         done = threading.Event()
         self._put(done.set)
-        return done.wait(timeout_s)
+        until_s = time.monotonic() + timeout_s
+        while not done.wait(min(_FLUSH_LOOK_S, max(0.0, until_s - time.monotonic()))):
+            if self.failing or time.monotonic() >= until_s:
+                return False
+        return True
 
     def _put(self, work: Callable[[], None]) -> None:
         self._work.put(work)
@@ -121,8 +129,11 @@ class Journal:
         while True:
             try:
                 work()
+                self.failing = False
                 return
             except OSError as error:
+                self.failing = True
+                self.loaded.set()
                 if not self._told:
                     self._told = True
                     self._trouble(
@@ -133,7 +144,8 @@ class Journal:
 
     def _open(self) -> None:
         self._start_s = self._read_start_s()
-        os.makedirs(self.state_dir / "faults", mode=0o700, exist_ok=True)
+        for directory in (self.state_dir, self.state_dir / "faults"):  # makedirs has a mode for the last only
+            os.makedirs(directory, mode=0o700, exist_ok=True)
         path = self.state_dir / "journal.jsonl"
         found = read_journal(path)
         if found and not self._is_mine(found[0]):

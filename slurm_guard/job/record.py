@@ -75,16 +75,23 @@ class Recorder:
             self._incident.stages["requeued"] = None
             self._write()
 
-    def find_unfinished(self, run: str) -> tuple[str, Breach] | None:
-        """The incident that an earlier guard of this run began and did not bring to an end."""
+    @property
+    def step_id(self) -> str:
+        """The training step of the newest incident."""
+        return self._incident.step_id if self._incident is not None else ""
+
+    def find_unfinished(self, run: str, attempt: int) -> tuple[str, Breach] | None:
+        """Take up the incident of srun number `attempt` that an earlier guard of this run left unfinished."""
         entries = self._journal.own_entries()
-        breaches = [entry for entry in entries if entry.get("what") == "breach" and entry.get("run") == run]
-        ended = {
-            entry.get("incident") for entry in entries if entry.get("what") in {"recovery", "incident_closed"}
-        }
-        for entry in reversed(breaches):
-            if entry.get("incident") not in ended and not entry.get("observe"):
-                return str(entry["incident"]), _parse_breach(entry["breach"])
+        closed = {entry.get("incident") for entry in entries if entry.get("what") == "incident_closed"}
+        for entry in reversed(entries):
+            mine = entry.get("run") == run and entry.get("attempt") == attempt
+            if entry.get("what") != "breach" or not mine:
+                continue
+            if entry.get("incident") in closed or entry.get("observe"):
+                return None
+            self._read_incident(str(entry["incident"]))
+            return str(entry["incident"]), _parse_breach(entry["breach"])
         return None
 
     def find_requeued(self) -> bool:
@@ -96,6 +103,9 @@ class Recorder:
         name = str(recoveries[-1].get("incident"))
         if any(entry.get("what") == "resumed" and entry.get("incident") == name for entry in entries):
             return False
+        return self._read_incident(name)
+
+    def _read_incident(self, name: str) -> bool:
         try:
             body = json.loads((self._journal.folder(name) / "incident.json").read_bytes())
             self._incident = _parse_incident(body)
@@ -105,6 +115,8 @@ class Recorder:
 
     def _open(self, one: OpenIncident, attempt: int, step_id: str, settings: Settings) -> None:
         wall_s = self._clock.wall_s()
+        if self._incident is not None and self._incident.incident == one.incident:
+            return  # taken over from the guard that opened it
         incident = Incident(
             incident=one.incident,
             job_id=self._identity.requeue_id,

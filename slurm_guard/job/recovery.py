@@ -61,17 +61,23 @@ class Outcome:
 
 
 class Recoverer:
-    """Works one recovery out. `about_to_requeue` is called right before the requeue, for the last records."""
+    """Works one recovery out.
+
+    `about_to_requeue(recovery, suspects, wait_s)` writes the last records; whether the journal has them.
+    `insist(nodes)` has a watchdog ask for the exclusion too: Slurm may kill this process before it can.
+    """
 
     def __init__(
         self, settings: Settings, slurm: Slurm, clock: Clock, journal: Journal,
-        about_to_requeue: Callable[[Recovery, tuple[str, ...]], None],
+        about_to_requeue: Callable[[Recovery, tuple[str, ...], float], bool],
+        insist: Callable[[tuple[str, ...]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._slurm = slurm
         self._clock = clock
         self._journal = journal
         self._about_to_requeue = about_to_requeue
+        self._insist = insist
 
     def recover(self, order: Recover, place: Place) -> Outcome:
         """Decide and act; never raises for what is outside."""
@@ -129,8 +135,10 @@ class Recoverer:
 
     def _others_train(self, place: Place, until_s: float) -> bool:
         """Whether another step of the job is at work: requeueing would take it down."""
-        steps = self._ask(lambda: self._slurm.read_steps(place.identity.job_id), until_s) or ()
-        return any(step.name != STEP_NAME and step.step_id != place.step_id for step in steps)
+        steps = self._ask(lambda: self._slurm.read_steps(place.identity.job_id), until_s)
+        return steps is None or any(
+            step.name != STEP_NAME and step.step_id != place.step_id for step in steps
+        )
 
     def _test_exclusion(self, suspects: tuple[str, ...], place: Place, until_s: float) -> str:
         excluded = self._excluded(suspects, place, until_s)
@@ -149,27 +157,47 @@ class Recoverer:
         job_id = place.identity.requeue_id
         excluded = self._excluded(recovery.exclude, place, until_s) if recovery.exclude else ()
         self._write_recovery(order, recovery, place)
-        self._about_to_requeue(recovery, order.suspects)
+        # Storage that hangs is waited for: the budget is in the journal, and the next start needs it too.
+        written = self._about_to_requeue(recovery, order.suspects, max(0.0, until_s - self._clock.now_s()))
+        if not written and place.identity.restart_count >= self._settings.max_restarts:
+            return _stopped("the journal cannot be written, so the restart budget cannot be kept any longer")
+        return self._send_requeue(job_id, recovery, excluded, until_s)
+
+    def _send_requeue(
+        self, job_id: str, recovery: Recovery, excluded: tuple[str, ...], until_s: float
+    ) -> tuple[Recovery, str]:
+        ordered = False
         while True:
+            # Each time anew: a job that was cancelled meanwhile would be brought back, and an order that
+            # got no answer may have arrived all the same.
+            job = self._ask(lambda: self._slurm.read_job(job_id), until_s)
+            if job is None:
+                return _stopped("the controller does not answer")
+            if job.state != "RUNNING":
+                silent = Recovery(RecoveryKind.STOP, reason=f"the job is {job.state}", silent=True)
+                return (recovery, "the controller was slow to answer") if ordered else (silent, "")
+            if excluded and not ordered:
+                self._insist(excluded)
             try:
                 self._slurm.requeue(job_id, excluded)
             except SlurmUnavailable as error:
-                # The order may have arrived all the same: a second one must not follow blindly.
-                state = self._ask(lambda: self._slurm.read_job(job_id), until_s)
-                if state is not None and state.state != "RUNNING":
-                    return recovery, "the controller was slow to answer"
                 if self._clock.now_s() >= until_s:
-                    return Recovery(RecoveryKind.STOP, reason=f"the requeue failed: {error}"), ""
+                    return _stopped(f"the requeue failed: {error}")
+                ordered = True
                 self._clock.sleep(_ASK_AGAIN_S)
                 continue
             except CommandFailed as error:
-                if error.argv[1:2] == ["update"]:
-                    return recovery, f"requeued, but its nodes could not be excluded: {error.stderr}"
-                return Recovery(RecoveryKind.STOP, reason=f"the requeue was refused: {error.stderr}"), ""
+                why = error.stderr.strip()
+                if error.argv[1:2] != ["update"]:
+                    return _stopped(f"the requeue was refused: {why}")
+                return recovery, f"requeued, but its nodes could not be excluded: {why}"
             return recovery, ""
 
     def _write_recovery(self, order: Recover, recovery: Recovery, place: Place) -> None:
         """The entry that the budget counts, before the act: after a requeue there is no time."""
+        for entry in self._journal.own_entries():
+            if (entry["what"], entry.get("incident")) == ("recovery", order.incident):
+                return  # by a guard that died before the act
         self._journal.append(
             "recovery",
             self._clock.wall_s(),
@@ -202,6 +230,10 @@ class Recoverer:
                 self._clock.sleep(_ASK_AGAIN_S)
             except CommandFailed:
                 return None
+
+
+def _stopped(reason: str) -> tuple[Recovery, str]:
+    return Recovery(RecoveryKind.STOP, reason=reason), ""
 
 
 def plan_restart_environment(outcome: Outcome) -> Mapping[str, str]:
