@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from enum import Enum
+from math import isfinite
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import Settings
@@ -48,13 +48,12 @@ from slurm_guard.policy.act import (
     Say,
     Send,
     Stamp,
-    StartWatchdogs,
 )
 from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.ending import Ending, EndingState, judge_ending
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
-from slurm_guard.policy.stop import StopState
-from slurm_guard.policy.watch import WatchTable, choose_starts, choose_unguarded, judge_silent
+from slurm_guard.policy.stop import StopState, name_incident
+from slurm_guard.policy.watch import WatchTable, choose_complaints, judge_silent, plan_starts
 
 CONFIRM_S = 1.0
 """Seconds that the controller has to say that the job is ending; without an answer the kill goes on."""
@@ -120,7 +119,7 @@ class Session:
             return []
         self._pass(now_s)
         self._know_step(step_id)
-        return self._start_watchdogs(now_s)
+        return plan_starts(self.watch, now_s)
 
     def srun_exited(self, now_s: float) -> list[Act]:
         """The training srun has ended, whatever the reason; all its output has been read."""
@@ -143,7 +142,7 @@ class Session:
         acts: list[Act] = []
         for record in records:
             progressed, breach = self.attempt.record(record, self.settings, now_s)
-            if progressed and self.resume_stamp:
+            if progressed and self.resume_stamp and isfinite(record.loss or 0.0):
                 self.resume_stamp = False
                 acts.append(Stamp("resumed"))
             acts += self._suspect(breach, now_s)
@@ -261,7 +260,7 @@ class Session:
             return []
         self.attempt.looks.forget_scene()
         breach = self.attempt.blame(breach)
-        return self.convict(_incident_name(breach, self.run, wall_s), breach, now_s)
+        return self.convict(name_incident(breach, self.run, wall_s), breach, now_s)
 
     def convict(self, incident: str, breach: Breach, now_s: float) -> list[Act]:
         """Begin the stop of this incident (also one that an earlier guard began and did not finish)."""
@@ -345,30 +344,7 @@ class Session:
         self.phase = Phase.OVER
         return [*acts, Send(Leave())]
 
-    # --- the watchdogs
-
-    def _start_watchdogs(self, now_s: float) -> list[Act]:
-        nodes = choose_starts(self.watch, now_s)
-        if not nodes:
-            return []
-        self.watch.started(nodes, now_s)
-        return [StartWatchdogs(nodes)]
-
     def _mend_watch(self, now_s: float) -> list[Act]:
-        acts: list[Act] = []
-        silent = judge_silent(self.watch, now_s)
-        if silent:
-            acts += self.watchdog_lost(silent, now_s)
-        acts += [
-            Say(f"no watchdog can be started on {node}: the job runs on unguarded there")
-            for node in choose_unguarded(self.watch)
-        ]
-        if self.step_id:
-            acts += self._start_watchdogs(now_s)
-        return acts
-
-
-def _incident_name(breach: Breach, run: str, wall_s: float) -> str:
-    """A name that sorts by time (UTC) and that two guards of one job cannot share."""
-    clock = datetime.fromtimestamp(wall_s, timezone.utc).strftime("%Y%m%dT%H%M%S")
-    return f"{clock}-{breach.kind.value}-{run[-4:]}"
+        acts = self.watchdog_lost(judge_silent(self.watch, now_s), now_s)
+        acts += choose_complaints(self.watch)
+        return acts + (plan_starts(self.watch, now_s) if self.step_id else [])

@@ -7,6 +7,7 @@ when the kill may begin early, when Slurm has to help, and when the incident goe
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import HARD_LIMIT_S, Settings
@@ -140,3 +141,9 @@ class StopState:
             return []
         self.stages.add(stage)
         return [Stamp(stage)]
+
+
+def name_incident(breach: Breach, run: str, wall_s: float) -> str:
+    """A name that sorts by time (UTC) and that two guards of one job cannot share."""
+    clock = datetime.fromtimestamp(wall_s, timezone.utc).strftime("%Y%m%dT%H%M%S")
+    return f"{clock}-{breach.kind.value}-{run[-4:]}"

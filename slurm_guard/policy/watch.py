@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from slurm_guard.policy.act import Act, Say, StartWatchdogs
+
 PULSE_LIMIT_S = 10.0
 """Seconds without a pulse after which a watchdog counts as gone."""
 
@@ -88,22 +90,24 @@ def judge_silent(table: WatchTable, now_s: float) -> tuple[str, ...]:
     )
 
 
-def choose_starts(table: WatchTable, now_s: float) -> tuple[str, ...]:
-    """The nodes on which a watchdog should be started now."""
-    return tuple(
+def plan_starts(table: WatchTable, now_s: float) -> list[Act]:
+    """The start of a watchdog on every node that needs one now; noted in the table."""
+    nodes = tuple(
         name
         for name, node in table.nodes.items()
         if node.pulse_s is None and node.started_s is None and now_s >= node.next_s
     )
+    table.started(nodes, now_s)
+    return [StartWatchdogs(nodes)] if nodes else []
 
 
-def choose_unguarded(table: WatchTable) -> tuple[str, ...]:
-    """The nodes that the user has to be told about: several starts have failed. Told once."""
-    found = tuple(
+def choose_complaints(table: WatchTable) -> list[Act]:
+    """What the user has to be told: the nodes on which several starts have failed. Told once."""
+    found = [
         name
         for name, node in table.nodes.items()
         if node.pulse_s is None and node.started_s is None and node.starts >= LOUD_AFTER and not node.told
-    )
+    ]
     for name in found:
         table.nodes[name].told = True
-    return found
+    return [Say(f"no watchdog can be started on {name}: the job runs on unguarded there") for name in found]
