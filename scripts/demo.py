@@ -125,11 +125,13 @@ def play(cluster: Cluster, work: Path, svg: Path | None, console: Console) -> No
     job = submit(cluster, work, console)
     story = Story(job, console)
     watch(job, story)
+    if not job.read_incidents():
+        raise DemoError(f"job {job.job_id} is {job.read_state().state}: {job.read_last_line()}")
     proofs = prove(job)
     show_page(job, proofs, console, svg)
     wrong = [proof.claim for proof in proofs if not proof.holds]
     if wrong:
-        raise DemoError(f"this did not happen: {'; '.join(wrong)}")
+        raise DemoError(f"{len(wrong)} of {len(proofs)} claims do not hold; the first: {wrong[0]}")
 
 
 def watch(job: Job, story: Story) -> None:

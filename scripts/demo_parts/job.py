@@ -88,6 +88,12 @@ class Job:
             restarts=int(fields.get("Restarts", "0")),
         )
 
+    def read_last_line(self) -> str:
+        """The last line of output that is not srun's own; empty when there is none."""
+        lines = self.output.read_text(errors="replace").splitlines() if self.output.is_file() else []
+        own = [line for line in lines if line.strip() and not line.startswith("srun:")]
+        return own[-1] if own else ""
+
     def read_nodes(self) -> list[str]:
         """The nodes that it runs or ran on, one by one."""
         return run_client(

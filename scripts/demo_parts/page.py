@@ -29,7 +29,7 @@ STACK_LINES = 6
 
 
 def show_page(job: Job, proofs: list[Proof], console: Console, svg: Path | None) -> None:
-    """Print the page; with `svg` also as a picture there."""
+    """Print the page; with `svg` also as a picture there, if it is one to show."""
     if svg is not None:
         console.export_text()  # forgets what was printed before: the picture is of this page
     incidents = job.read_incidents()
@@ -40,7 +40,7 @@ def show_page(job: Job, proofs: list[Proof], console: Console, svg: Path | None)
     console.print("\n[bold]What this proves[/]")
     for proof in proofs:
         console.print(f"  {'[green]✓[/]' if proof.holds else '[red]✗[/]'} {escape(proof.claim)}")
-    if svg is not None:
+    if svg is not None and all(proof.holds for proof in proofs):
         console.save_svg(str(svg), title="scripts/demo")
     console.print(f"\nAll of it is in {job.work}. To look at an incident:", soft_wrap=True)
     console.print(
