@@ -52,13 +52,11 @@ class Journal:
         self._start_s: float | None = None
         self._trouble = trouble
         self._told = False
+        self._torn = False
         self._entries: list[dict[str, Any]] = []
         self._lock = threading.Lock()
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._idle = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
-        self._thread.start()
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._write_all, name="journal", daemon=True).start()
 
     def entries(self) -> list[dict[str, Any]]:
         """The entries of this job so far, oldest first."""
@@ -75,7 +73,7 @@ class Journal:
         with self._lock:
             self._entries.append(entry)
         line = json.dumps(entry, separators=(",", ":")).encode()
-        self._put(lambda: append_line(self.state_dir / "journal.jsonl", line))
+        self._put(lambda: self._append(line))
 
     def write_incident(self, incident: Incident) -> None:
         """Write `incident.json` as it stands now."""
@@ -95,8 +93,15 @@ class Journal:
         self._put(write)
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do something else on shared storage, in its turn."""
-        self._put(lambda: (work(), None)[1])
+        """Do something else on shared storage, in its turn and once: the journal does not wait for it."""
+
+        def once() -> None:
+            try:
+                work()
+            except OSError as error:
+                self._tell(error)
+
+        self._put(once)
 
     def folder(self, incident: str) -> Path:
         """The fault folder of this incident."""
@@ -119,10 +124,7 @@ class Journal:
         self._try(self._open)
         self.loaded.set()
         while True:
-            work = self._work.get()
-            if work is None:
-                return
-            self._try(work)
+            self._try(self._work.get())
 
     def _try(self, work: Callable[[], None]) -> None:
         """Until it works: a full disk is emptied again, an unreachable one comes back."""
@@ -134,13 +136,25 @@ class Journal:
             except OSError as error:
                 self.failing = True
                 self.loaded.set()
-                if not self._told:
-                    self._told = True
-                    self._trouble(
-                        f"cannot write to {self.state_dir} ({error.strerror or error}): "
-                        "make room or set --state-dir; scenes stay on the nodes meanwhile"
-                    )
-                self._stopping.wait(_RETRY_S)
+                self._tell(error)
+                time.sleep(_RETRY_S)
+            except Exception as error:  # what is written next must not pay for it
+                self._trouble(f"a record is lost ({type(error).__name__}: {error})")
+                return
+
+    def _append(self, line: bytes) -> None:
+        torn, self._torn = self._torn, True
+        # A disk that fills up in mid-line leaves a part of it: the whole line begins on one of its own.
+        append_line(self.state_dir / "journal.jsonl", b"\n" * torn + line)
+        self._torn = False
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            self._trouble(
+                f"cannot write to {self.state_dir} ({error.strerror or error}): "
+                "make room or set --state-dir; scenes stay on the nodes meanwhile"
+            )
 
     def _open(self) -> None:
         self._start_s = self._read_start_s()
@@ -148,12 +162,13 @@ class Journal:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         path = self.state_dir / "journal.jsonl"
         found = read_journal(path)
-        if found and not self._is_mine(found[0]):
-            aside = path.with_name(f"journal.{int(found[0].get('time_s') or 0)}.jsonl")
-            os.rename(path, aside)
+        head = next((entry for entry in found if entry.get("what") == "head"), None)
+        if found and (head is None or not self._is_mine(head)):
+            os.rename(path, _find_free_name(path))
             found = []
+        self._torn = path.exists() and not path.read_bytes().endswith(b"\n")
         if not found:
-            head = {
+            opening = {
                 "what": "head",
                 "schema": SCHEMA,
                 "cluster": self._identity.cluster,
@@ -161,7 +176,7 @@ class Journal:
                 "start_s": self._start_s,
                 "command": self.command,
             }
-            append_line(path, json.dumps(head, separators=(",", ":")).encode())
+            self._append(json.dumps(opening, separators=(",", ":")).encode())
         with self._lock:
             self._entries[:0] = found
 
@@ -171,6 +186,12 @@ class Journal:
             return False
         unknown = self._start_s is None or head.get("start_s") is None
         return unknown or self._identity.restart_count > 0 or head["start_s"] == self._start_s
+
+
+def _find_free_name(path: Path) -> Path:
+    """Where a journal of another job is set aside: those that were before it stay."""
+    numbers = range(1, 1_000_000)
+    return next(aside for n in numbers if not (aside := path.with_name(f"journal.{n}.jsonl")).exists())
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

@@ -108,9 +108,12 @@ class Recorder:
     def _read_incident(self, name: str) -> bool:
         try:
             body = json.loads((self._journal.folder(name) / "incident.json").read_bytes())
-            self._incident = _parse_incident(body)
+            incident = _parse_incident(body)
         except (OSError, ValueError, KeyError, TypeError):
             return False
+        if self._incident is not None:
+            return False  # storage was slow: this run has an incident of its own by now
+        self._incident = incident
         return True
 
     def _open(self, one: OpenIncident, attempt: int, step_id: str, settings: Settings) -> None:
