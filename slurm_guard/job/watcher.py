@@ -14,6 +14,7 @@ from slurm_guard.policy.logline import LineReader
 from slurm_guard.policy.srun_argv import parse_srun_argv
 from slurm_guard.policy.srun_line import parse_srun_line
 from slurm_guard.scene.follow import Follower, expand_pattern
+from slurm_guard.scene.redact import find_secrets
 from slurm_guard.scene.tail import Tail
 
 _PARTIAL_LIMIT = 4096
@@ -30,7 +31,7 @@ class OutputWatcher:
         self, start: Start, environ: Mapping[str, str], post: Callable[[Callable[[], list[Act]]], None],
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.tail = Tail()
+        self.tail = Tail(find_secrets(environ, start.argv))
         self.dropped_bytes = 0
         self.take_records: Callable[[list[Record]], list[Act]] = lambda _: []
         self._call = parse_srun_argv(start.argv)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 REDACTED = "<redacted>"
+_SHORTEST = 6
 
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|PWD|CRED|AUTH|COOKIE|PRIVATE|SESSION|JWT|BEARER"
@@ -64,6 +65,27 @@ def redact_command(words: Sequence[str]) -> str:
         shown.append(REDACTED if hide and not is_option else redact_text(word))
         hide = is_option and "=" not in word and _SECRET_NAME.search(word) is not None
     return " ".join(shown)
+
+
+def find_secrets(environment: Mapping[str, str], words: Sequence[str]) -> dict[bytes, bytes]:
+    """What must not be seen of this environment and command line wherever it stands -> what is shown.
+
+    Values of less than 6 characters are left out: they are found in everything.
+
+    >>> find_secrets({"HF_TOKEN": "abcdef", "LANG": "C"}, ["train.py", "--password", "longer"])
+    {b'abcdef': b'<redacted>', b'longer': b'<redacted>'}
+    """
+    found = {value: _redact_value(name, value) for name, value in environment.items()}
+    for before, word in zip(("", *words), words, strict=False):
+        hidden = redact_command([before, word]).removeprefix(f"{redact_text(before)} ")
+        # Of `--api-key=VALUE` the value alone.
+        value = word.partition("=")[2] if word.startswith("-") and hidden.endswith(f"={REDACTED}") else word
+        found[value] = REDACTED if value != word else hidden
+    return {
+        value.encode(errors="surrogateescape"): shown.encode(errors="surrogateescape")
+        for value, shown in found.items()
+        if value != shown and len(value) >= _SHORTEST
+    }
 
 
 def redact_text(text: str) -> str:

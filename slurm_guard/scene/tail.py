@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 _PIECE = 1 << 16
 LIMIT_BYTES = 4 << 20
@@ -10,9 +11,13 @@ LIMIT_BYTES = 4 << 20
 
 
 class Tail:
-    """The newest bytes of the output, of which `last_lines` cuts the last lines."""
+    """The newest bytes of the output, of which `last_lines` cuts the last lines.
 
-    def __init__(self) -> None:
+    `secrets` are shown as what they map to: a training may print its arguments or its environment.
+    """
+
+    def __init__(self, secrets: Mapping[bytes, bytes] | None = None) -> None:
+        self._secrets = dict(sorted((secrets or {}).items(), key=lambda item: -len(item[0])))
         self._pieces: deque[bytearray] = deque()
         self._size = 0
 
@@ -30,4 +35,7 @@ class Tail:
         """The last `count` lines, or less where there are not as many within the limit."""
         body = b"".join(self._pieces)[-LIMIT_BYTES:]
         lines = body.splitlines(keepends=True)
-        return b"".join(lines[-count:])
+        text = b"".join(lines[-count:])
+        for secret, shown in self._secrets.items():
+            text = text.replace(secret, shown)
+        return text
