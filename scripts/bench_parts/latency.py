@@ -73,10 +73,10 @@ def _run_incident(site: Site, allocation: Allocation, number: int) -> dict[str, 
             go.touch()
             dead_s = _wait_for_deaths(ranks)
             process.wait(60)
-        except BaseException:
+        except BenchError as problem:
             process.terminate()
             process.wait(30)
-            raise
+            raise BenchError(f"{problem}; the job said:\n{log.read_text(errors='replace')[-2000:]}") from None
     text = log.read_text(errors="replace")
     found = _FIRST_NAN.search(text)
     if found is None or process.returncode != 86:

@@ -8,10 +8,14 @@ import os
 import re
 import select
 import threading
+import time
 
 _CHUNK = 1 << 18
 _PIPE_SIZE = 1 << 20
 _F_SETPIPE_SZ = 1031
+_F_GETPIPE_SZ = 1032
+_READS_PER_S = 200
+_READS_AT_ONCE = 8
 _LONGEST_LINE = 1 << 16
 _LINE_ENDS = (b"\n", b"\r")
 _LINE_END = re.compile(rb"[\r\n]")
@@ -127,6 +131,8 @@ class Pump(threading.Thread):
         self._copy = copy
         self._stop_fd = stop_fd
         self._done_fd = done_fd
+        # While it rests, srun must have room to write on.
+        self._may_rest = fcntl.fcntl(source, _F_GETPIPE_SZ) >= _PIPE_SIZE
 
     def run(self) -> None:
         """Pass everything on."""
@@ -140,6 +146,7 @@ class Pump(threading.Thread):
         waiting = select.poll()
         waiting.register(self._source, select.POLLIN)
         waiting.register(self._stop_fd, select.POLLIN)
+        pace = _Pace()
         while True:
             ready = [fd for fd, _ in waiting.poll()]
             if self._source not in ready:
@@ -152,6 +159,25 @@ class Pump(threading.Thread):
                 _write_all(self._target, chunk)
             except OSError:
                 return
+            if self._may_rest and len(chunk) < _CHUNK:
+                pace.keep()
+
+
+class _Pace:
+    """Rests after a read where reads come too fast: a flood is written a kilobyte at a time, and taking
+    each by itself would cost the training a core. Nothing waits longer than 5 ms for that."""
+
+    def __init__(self) -> None:
+        self._credit = float(_READS_AT_ONCE)
+        self._seen_s = time.monotonic()
+
+    def keep(self) -> None:
+        """To be called after each read."""
+        now_s = time.monotonic()
+        self._credit = min(_READS_AT_ONCE, self._credit + (now_s - self._seen_s) * _READS_PER_S) - 1
+        self._seen_s = now_s
+        if self._credit < 0:
+            time.sleep(1 / _READS_PER_S)
 
 
 def _write_all(fd: int, chunk: bytes) -> None:
