@@ -51,6 +51,9 @@ class Slurm(Protocol):
     def requeue(self, job_id: str, excluded: Iterable[str]) -> None:
         """Requeue the job and, in the same controller session, set its ExcNodeList."""
 
+    def exclude(self, job_id: str, nodes: Iterable[str]) -> None:
+        """Make `nodes` the ExcNodeList of a pending job; a running one refuses."""
+
     def cancel_step(self, step_id: str, signal: str) -> None:
         """Signal every task of the step."""
 

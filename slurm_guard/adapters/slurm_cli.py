@@ -121,6 +121,11 @@ class SlurmCli:
                 raise CommandFailed(["scontrol", "requeue", job], error.code, requeue) from None
             raise CommandFailed(["scontrol", "update", f"jobid={job}"], error.code, exclusion) from None
 
+    def exclude(self, job_id: str, nodes: Iterable[str]) -> None:
+        """Make `nodes` the ExcNodeList of a pending job; a running one refuses."""
+        names = ",".join(map(_word, nodes))
+        self._run("scontrol", "update", f"jobid={_word(job_id)}", f"ExcNodeList={names}")
+
     def cancel_step(self, step_id: str, signal: str) -> None:
         """Signal every task of the step."""
         self._run("scancel", f"--signal={_word(signal)}", _word(step_id))

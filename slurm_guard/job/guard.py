@@ -10,12 +10,15 @@ import os
 import queue
 import select
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 
 from slurm_guard.checkpoint.directory import plan_directories
-from slurm_guard.errors import OutsideError
-from slurm_guard.job.channel import STEP_NAME, Channel
+from slurm_guard.job.channel import Channel
+from slurm_guard.job.inquiry import Inquiry
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.link import (
     Dropped,
@@ -38,9 +41,9 @@ from slurm_guard.job.watcher import OutputWatcher
 from slurm_guard.job.writer import Writer
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import HARD_LIMIT_S
-from slurm_guard.model.order import Exclude
+from slurm_guard.model.order import Exclude, Leave
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.model.reading import StepReading
+from slurm_guard.model.reading import JobReading, StepReading
 from slurm_guard.policy import act
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.policy.session import Phase, Session
@@ -48,10 +51,9 @@ from slurm_guard.policy.watch import WatchTable
 from slurm_guard.ports import Clock, Slurm
 
 _TICK_S = 0.25
-_FLOOD_BYTES = 256 << 10
-_FLOOD_REST_S = 0.05
-_ASK_STEP_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
-_ONLY_STEP_AFTER = 5
+_REST_PER_S = 9.0
+_LONGEST_REST_S = 1.0
+_MOST_ERRORS = 20
 _LAST_WRITES_S = 5.0
 _ORDER_TRAVELS_S = 0.2
 _REQUEUED_S = 180.0
@@ -86,11 +88,15 @@ class Guard:
         self._output = OutputWatcher(start, environ, self._post, writer.say)
         self._recorder = Recorder(journal, clock, identity, self._output.tail, start.run)
         self._output.take_records = lambda records: self.session.records(records, self._clock.now_s())
+        self._inquiry = Inquiry(slurm, clock, identity, self._post, writer.say)
         self._step: StepReading | None = None
         self._attempt = start.attempt
         self._srun_pid: int | None = None
         self._outcome: Outcome | None = None
         self._leave_at_s: float | None = None
+        self._failures = 0
+        self._told: set[str] = set()
+        self._read_at_s = float("-inf")
         self._terminated = False
         # What its predecessor left unfinished must be known before srun's end can mean anything.
         self._taking_over = start.again
@@ -111,42 +117,70 @@ class Guard:
         for message in said:
             self._on_front(message)
         while not self._link.closed:
-            self._wait()
-            for message in self._link.read():
-                self._on_front(message)
-            self._read_events()
-            self._read_channel()
-            self._obey(self.session.tick(self._clock.now_s(), self._clock.wall_s()))
-            self._leave_when_late()
+            try:
+                self._turn()
+                self._failures = 0
+            except Exception as error:
+                self._bear(error)
         self._end()
+
+    def _turn(self) -> None:
+        self._wait()
+        for message in self._link.read():
+            self._on_front(message)
+        self._read_events()
+        self._read_channel()
+        self._obey(self.session.tick(self._clock.now_s(), self._clock.wall_s()))
+        self._leave_when_late()
+
+    def _bear(self, error: Exception) -> None:
+        """An error of our own: tell it once and go on. One that stays ends this guard; the front has another.
+
+        Raises:
+            Exception: the same, when no turn has succeeded for `_MOST_ERRORS` turns.
+        """
+        text = describe_error(error)
+        if text not in self._told:
+            self._told.add(text)
+            self._writer.say(f"internal error: {text}; the job trains on")
+            self._journal.append("internal_error", self._clock.wall_s(), run=self._start.run, text=text)
+        self._failures += 1
+        if self._failures >= _MOST_ERRORS:
+            self._journal.flush(_LAST_WRITES_S)
+            raise error
+        self._clock.sleep(_TICK_S)
 
     # --- what comes in
 
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.unsent else 0))
-        for fd in (self._wake_read, self._link.out_fd, self._link.err_fd):
-            poll.register(fd, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        rest_s = max(0.0, self._read_at_s - self._clock.now_s())
+        if not rest_s:
+            poll.register(self._link.out_fd, select.POLLIN)
+            poll.register(self._link.err_fd, select.POLLIN)
         for step in self._channel.steps:
             for fd in step.readers:
                 poll.register(fd, select.POLLIN)
             if step.writer is not None:
                 poll.register(step.writer, select.POLLOUT)
-        poll.poll(_TICK_S * 1000)
+        poll.poll((min(_TICK_S, rest_s) if rest_s else _TICK_S) * 1000)
         self._link.flush()
         self._channel.flush()
         self._read_output()
 
     def _read_output(self) -> None:
-        """Read a piece of each copy; in a flood rest a little, for the training needs the CPU more."""
-        size = 0
+        """Read a piece of each copy, for a tenth of the time: in a flood the training needs the CPU more."""
+        began_s = self._clock.now_s()
+        if began_s < self._read_at_s:
+            return
         for fd, is_error in ((self._link.out_fd, False), (self._link.err_fd, True)):
             chunk = _read(fd)
-            size += len(chunk)
             if chunk:
                 self._take_output("", chunk, is_error=is_error)
-        if size >= _FLOOD_BYTES:
-            self._clock.sleep(_FLOOD_REST_S)
+                now_s = self._clock.now_s()
+                self._read_at_s = now_s + min((now_s - began_s) * _REST_PER_S, _LONGEST_REST_S)
 
     def _take_output(self, source: str, chunk: bytes, *, is_error: bool) -> None:
         now_s = self._clock.now_s()
@@ -219,11 +253,12 @@ class Guard:
         elif isinstance(one, act.RestartTraining):
             self._restart(one.recovery)
         elif isinstance(one, act.ReadJob):
-            self._background(self._read_job)
+            self._inquiry.read_job(self._on_job)
         elif isinstance(one, act.FindStep):
-            self._background(lambda: self._find_step(one.srun_pid))
+            pid = one.srun_pid
+            self._inquiry.find_step(pid, lambda: self._srun_pid == pid, partial(self._on_step, pid))
         elif isinstance(one, act.CancelStep):
-            self._background(lambda: self._cancel_step(one.step_id))
+            self._inquiry.cancel_step(one.step_id, lambda: self.session.phase is Phase.STOPPING)
         elif isinstance(one, act.Recover):
             self._recover(one)
         else:
@@ -284,42 +319,15 @@ class Guard:
         self.session.resume_stamp = True
         return []
 
-    def _read_job(self) -> None:
-        try:
-            job = self._slurm.read_job(self._identity.requeue_id)
-        except OutsideError:
-            return
-        self._post(lambda: self.session.job_read(job, self._clock.now_s(), self._clock.wall_s()))
+    def _on_job(self, job: JobReading) -> list[act.Act]:
+        return self.session.job_read(job, self._clock.now_s(), self._clock.wall_s())
 
-    def _find_step(self, srun_pid: int) -> None:
-        """Ask until the step of this srun is there: a watchdog step started first would become step 0."""
-        for number in range(100_000):
-            self._clock.sleep(_ASK_STEP_S[min(number, len(_ASK_STEP_S) - 1)])
-            if self._srun_pid != srun_pid:
-                return
-            try:
-                steps = self._slurm.read_steps(self._identity.job_id)
-            except OutsideError:
-                continue
-            mine = [step for step in steps if step.srun_pid == srun_pid and step.name != STEP_NAME]
-            others = [step for step in steps if step.name != STEP_NAME]
-            if not mine and number >= _ONLY_STEP_AFTER and len(others) == 1:
-                mine = others
-            if mine:
-                self._post(lambda step=mine[0]: self._on_step(step))  # type: ignore[misc]
-                return
-
-    def _on_step(self, step: StepReading) -> list[act.Act]:
+    def _on_step(self, srun_pid: int, step: StepReading) -> list[act.Act]:
+        if self._srun_pid != srun_pid:
+            return []  # it has ended meanwhile
         self._step = step
         self._output.step_began(step.step_id)
         return self.session.step_found(step.step_id, self._clock.now_s())
-
-    def _cancel_step(self, step_id: str) -> None:
-        try:
-            if step_id:
-                self._slurm.cancel_step(step_id, "KILL")
-        except OutsideError as error:
-            self._writer.say(f"step {step_id} could not be cancelled: {error}")
 
     def _recover(self, order: act.Recover) -> None:
         place = Place(
@@ -334,7 +342,7 @@ class Guard:
         )  # fmt: skip
         recoverer = Recoverer(
             self._start.settings, self._slurm, self._clock, self._journal, self._about_to_requeue,
-            self._insist,
+            dismiss=self._dismiss,
         )  # fmt: skip
 
         def work() -> None:
@@ -348,13 +356,14 @@ class Guard:
 
         self._background(work)
 
-    def _insist(self, excluded: tuple[str, ...]) -> None:
-        """Have one watchdog ask for the exclusion: of this job's processes it has the longest to live."""
+    def _dismiss(self, excluded: tuple[str, ...]) -> None:
+        """Send the watchdogs away before a requeue; one lives on long enough to have nodes excluded."""
         nodes = [node for node in self.session.watch.alive() if node not in excluded]
-        if nodes:
-            order = Exclude(nodes[0], self._identity.requeue_id, ",".join(excluded))
-            self._post(lambda: [act.Send(order)])
-            self._clock.sleep(_ORDER_TRAVELS_S)
+        orders: list[act.Act] = [act.Send(Leave())]
+        if excluded and nodes:
+            orders.insert(0, act.Send(Exclude(nodes[0], self._identity.requeue_id, ",".join(excluded))))
+        self._post(lambda: orders)
+        self._clock.sleep(_ORDER_TRAVELS_S)
 
     def _about_to_requeue(self, recovery: Recovery, suspects: tuple[str, ...], wait_s: float) -> bool:
         """The last records before Slurm ends the job: afterwards there may be no time for them."""
@@ -387,6 +396,13 @@ class Guard:
             self._journal.append("end", self._clock.wall_s(), run=self._start.run)
         self._journal.flush(_LAST_WRITES_S)
         self._writer.flush(1.0)
+
+
+def describe_error(error: Exception) -> str:
+    """The error and where it arose, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _read(fd: int) -> bytes:

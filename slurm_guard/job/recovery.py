@@ -64,20 +64,21 @@ class Recoverer:
     """Works one recovery out.
 
     `about_to_requeue(recovery, suspects, wait_s)` writes the last records; whether the journal has them.
-    `insist(nodes)` has a watchdog ask for the exclusion too: Slurm may kill this process before it can.
+    `dismiss(nodes)` sends the watchdogs away, who would hold the requeued job for KillWait seconds; one of
+    them first asks for the exclusion of `nodes`: Slurm may kill this process before it can.
     """
 
     def __init__(
         self, settings: Settings, slurm: Slurm, clock: Clock, journal: Journal,
-        about_to_requeue: Callable[[Recovery, tuple[str, ...], float], bool],
-        insist: Callable[[tuple[str, ...]], None] = lambda _: None,
+        about_to_requeue: Callable[[Recovery, tuple[str, ...], float], bool], *,
+        dismiss: Callable[[tuple[str, ...]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._slurm = slurm
         self._clock = clock
         self._journal = journal
         self._about_to_requeue = about_to_requeue
-        self._insist = insist
+        self._dismiss = dismiss
 
     def recover(self, order: Recover, place: Place) -> Outcome:
         """Decide and act; never raises for what is outside."""
@@ -176,8 +177,8 @@ class Recoverer:
             if job.state != "RUNNING":
                 silent = Recovery(RecoveryKind.STOP, reason=f"the job is {job.state}", silent=True)
                 return (recovery, "the controller was slow to answer") if ordered else (silent, "")
-            if excluded and not ordered:
-                self._insist(excluded)
+            if not ordered:
+                self._dismiss(excluded)
             try:
                 self._slurm.requeue(job_id, excluded)
             except SlurmUnavailable as error:

@@ -58,7 +58,20 @@ class Leave:
     KIND: ClassVar[str] = "leave"
 
 
-Order = Union[Look, Stop, Term, Leave]
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """Order to the watchdog of `node` alone: have Slurm keep the job away from `nodes` (comma-separated).
+
+    Slurm takes that only after the requeue, which is about to come.
+    """
+
+    KIND: ClassVar[str] = "exclude"
+    node: str
+    job_id: str
+    nodes: str
+
+
+Order = Union[Look, Stop, Term, Exclude, Leave]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +217,7 @@ Report = Union[
     Hello, Pulse, RankSeen, RankGone, Stack, Looked, DumpStarted, Dumped, TermSent, Killed, Signalled, Trouble
 ]
 
-_ORDERS: tuple[Any, ...] = (Look, Stop, Term, Leave)
+_ORDERS: tuple[Any, ...] = (Look, Stop, Term, Exclude, Leave)
 _REPORTS: tuple[Any, ...] = (
     Hello,
     Pulse,

@@ -132,6 +132,8 @@ class Session:
     def signalled(self, name: str, now_s: float) -> list[Act]:
         """The front was sent a signal."""
         self.ending = self.ending.signalled(name, now_s)
+        if name not in {"SIGCONT", "SIGWINCH"}:
+            self.ranks.signalled(now_s)  # it goes on to all of them
         return []
 
     # --- what is observed
@@ -199,6 +201,8 @@ class Session:
         self._pass(now_s)
         acts: list[Act] = []
         for node in nodes:
+            if node in self.watch.alive() and self.phase is Phase.TRAINING and not self.ending.said:
+                acts.append(Say(f"the watchdog on {node} ended and is started again"))
             self.watch.lost(node, now_s)
             if self.stop is not None:
                 acts += self.stop.lost(node)
@@ -210,7 +214,8 @@ class Session:
         """Time passed. Called several times a second."""
         self._pass(now_s)
         acts: list[Act] = []
-        if self.phase not in {Phase.WAITING, Phase.OVER}:
+        # In RECOVERING there is nothing to watch, and before a requeue the watchdogs are sent away.
+        if self.phase not in {Phase.WAITING, Phase.RECOVERING, Phase.OVER}:
             acts += self._mend_watch(now_s)
         if self.phase is Phase.TRAINING and self.ending.paused and now_s >= self.ask_again_s:
             self.ask_again_s = now_s + ASK_AGAIN_S

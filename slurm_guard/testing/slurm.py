@@ -140,6 +140,14 @@ class FakeSlurm:
         if nodes:
             job.reading = replace(job.reading, excluded=nodes)
 
+    def exclude(self, job_id: str, nodes: Iterable[str]) -> None:
+        """Set ExcNodeList; refused unless the job is pending."""
+        job = self._job(job_id)
+        if job.reading.state != "PENDING":
+            refusal = f"Job is no longer pending execution for job {job_id}"
+            raise _refused("scontrol", refusal, "update", f"jobid={job_id}")
+        job.reading = replace(job.reading, excluded=tuple(nodes))
+
     def cancel_step(self, step_id: str, signal: str) -> None:
         """Note the signal; KILL ends the step."""
         self._ask()
