@@ -7,7 +7,7 @@ import pytest
 from slurm_guard.model.breach import Breach, BreachKind
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import RankReading, TaskExit
-from slurm_guard.policy.rank import DEAD_SETTLE_S, RankTable, judge_ranks
+from slurm_guard.policy.rank import DEAD_SETTLE_S, SIGNALLED_SETTLE_S, RankTable, judge_ranks
 
 SETTINGS = Settings(stopped_s=60, exit_wait_s=600)
 
@@ -50,6 +50,30 @@ def test_dead_rank_settles_before_it_convicts() -> None:
     )
     assert breach.symptom_ago_s == 6.0
     assert "3 other ranks" in breach.evidence
+
+
+@pytest.mark.parametrize("told_s", [9.0, 10.5])
+def test_after_a_signal_to_the_whole_job_the_others_have_a_minute(told_s: float) -> None:
+    """Ranks that save on SIGUSR1 and leave with a code do so at different times; news may come late."""
+    ranks = dead(TaskExit("n1", (3,), code=1))
+    ranks.signalled(told_s)
+    assert judge(ranks, 11 + SIGNALLED_SETTLE_S - 0.01) is None
+    assert judge(ranks, 11 + SIGNALLED_SETTLE_S) is not None
+
+
+def test_a_signal_of_long_ago_explains_no_death() -> None:
+    """A notice to save, given once in a while, is no licence to die."""
+    ranks = dead(TaskExit("n1", (3,), code=1), said_s=100.0, gone_s=100.0)
+    ranks.signalled(30.0)
+    assert judge(ranks, 100 + DEAD_SETTLE_S) is not None
+
+
+@pytest.mark.parametrize("signal", ["USR1", "USR2", "INT", "HUP"])
+def test_death_by_a_signal_that_no_fault_sends_waits_as_long(signal: str) -> None:
+    """It was somebody's will, and the other ranks may only be slower."""
+    ranks = dead(TaskExit("n1", (3,), signal=signal))
+    assert judge(ranks, 11 + SIGNALLED_SETTLE_S - 0.01) is None
+    assert judge(ranks, 11 + SIGNALLED_SETTLE_S) is not None
 
 
 @pytest.mark.parametrize("signal", ["KILL", "SEGV", "BUS"])

@@ -32,6 +32,11 @@ def linger(number, frame):
     os._exit(1)
 
 
+def leave(number, frame):
+    time.sleep(8 if mine else 0)
+    os._exit(1)
+
+
 def wait_in_all_reduce():
     while True:
         time.sleep(1)
@@ -42,11 +47,16 @@ if fault == "deaf":
 if fault == "linger" and mine:
     signal.signal(signal.SIGTERM, linger)
     signal.signal(signal.SIGUSR1, linger)
+if fault == "leave":
+    signal.signal(signal.SIGUSR1, leave)
 if fault == "handles":
     signal.signal(signal.SIGUSR1, lambda *_: print("rank", rank, "heard USR1", flush=True))
 if fault == "workers":
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
-    subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
+    old = subprocess.run(["pgrep", "-f", "worker-of-0"], capture_output=True, text=True).stdout.split()
+    if attempt and old:
+        print("left over:", *old, flush=True)
+    subprocess.Popen([sys.executable, "-c", deaf, f"worker-of-{attempt}"], start_new_session=True)
 if fault == "title":
     import setproctitle
 

@@ -63,6 +63,7 @@ WAYS = {
     "scancel of the step": Way(lambda c, j: user("scancel")(c, f"{j}.0"), CANCELLED | FAILED),
     "scancel -s TERM": Way(user("scancel", "-s", "TERM"), FAILED),
     "scancel -s USR1, ranks die": Way(user("scancel", "-s", "USR1"), FAILED),
+    "scancel -s USR1, ranks leave": Way(user("scancel", "-s", "USR1"), FAILED, fault="leave"),
     "scancel -s USR1, ranks live": Way(
         user("scancel", "-s", "USR1"), COMPLETED, iterations=FEW, fault="handles", says=("heard USR1",)
     ),
@@ -70,6 +71,9 @@ WAYS = {
     "--signal, ranks die": Way(end_soon, FAILED, options=("-t5", "--signal=USR1@15")),
     "--signal, ranks live": Way(
         end_soon, TIMEOUT, fault="handles", options=("-t5", "--signal=USR1@15"), says=("heard USR1",)
+    ),
+    "--signal to the batch shell": Way(
+        end_soon, FAILED, fault="leave", options=("-t5", "--signal=B:USR1@15")
     ),
     "suspend": Way(suspend, COMPLETED, iterations=FEW, fault="none", guard=("--stall-s", "4")),
     "requeue by the user": Way(

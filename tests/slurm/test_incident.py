@@ -110,8 +110,12 @@ def test_whoever_does_not_want_to_die_is_dead_in_time(ran: Ran, name: str) -> No
     """A rank deaf to SIGTERM, a worker that outlives its rank, a wiped environment."""
     job = ran(name)
     jobs.check_stages(job.incident())
+    stages = job.incident()["stages"]
+    assert stages["restarted"] - stages["breach"] < 15
     assert (job.incident()["recovery"], job.state) == ("restart", "COMPLETED")
     assert "attempt 1" in job.output
+    assert "left over" not in job.output
+    assert "loop.py" in stacks(job)
 
 
 def test_only_the_sick_one_of_two_neighbours_is_stopped(ran: Ran) -> None:
@@ -251,7 +255,7 @@ def test_the_state_directory_is_private(nan_restart: jobs.Finished) -> None:
 
 def test_nan_is_requeued_with_recovery_requeue(cluster: RealCluster) -> None:
     """--recovery requeue: the job runs again as a whole, on any nodes, and completes from its checkpoint."""
-    guarded = f"--recovery requeue {cluster.python} {jobs.EXAMPLE} --iterations 40 --fault nan@30"
+    guarded = f"--recovery requeue {cluster.python} {jobs.EXAMPLE} --iterations 40 --fault nan@30 --workers 1"
     guarded += " --iteration-s 0.02 --ring-every 5 --milestone-every 10"
     job_id = jobs.submit(cluster, guarded, "-N2", "--ntasks-per-node=1", "-c2", "--requeue")
     job = jobs.wait_end(cluster, job_id, timeout_s=150)
