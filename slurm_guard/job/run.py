@@ -14,7 +14,7 @@ from slurm_guard.adapters.slurm_env import clean_environment, read_identity
 from slurm_guard.checkpoint.directory import plan_environment
 from slurm_guard.errors import OutsideError
 from slurm_guard.job.channel import Channel
-from slurm_guard.job.guard import Guard
+from slurm_guard.job.guard import Guard, describe_error
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.link import FrontMessage, GuardLink, Start
 from slurm_guard.job.writer import Writer
@@ -25,12 +25,21 @@ _START_S = 10.0
 
 
 def main() -> None:
-    """Guard what the front started; ends when the front is gone."""
+    """Guard what the front started; ends when the front is gone, non-zero where no guarding is possible."""
     for name in _IGNORED:
         signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(5)  # the training comes first
-    link = GuardLink.from_argv(sys.argv[1:])
+    try:
+        _guard(GuardLink.from_argv(sys.argv[1:]))
+    except Exception as error:
+        os.write(2, f"guarded-srun: the guard cannot work: {describe_error(error)}\n".encode())
+        os._exit(1)
+    # A thread that hangs on shared storage must not keep this process.
+    os._exit(0)
+
+
+def _guard(link: GuardLink) -> None:
     said = _read_start(link)
     start = said[0] if said else None
     if not isinstance(start, Start):
@@ -57,8 +66,6 @@ def main() -> None:
         channel=channel, writer=writer, nodes=slurm.expand(identity.nodelist),
     )  # fmt: skip
     guard.run(said[1:])
-    # A thread that hangs on shared storage must not keep this process.
-    os._exit(0)
 
 
 def _read_start(link: GuardLink) -> list[FrontMessage]:

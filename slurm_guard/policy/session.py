@@ -133,7 +133,7 @@ class Session:
         """The front was sent a signal."""
         self.ending = self.ending.signalled(name, now_s)
         if name not in {"SIGCONT", "SIGWINCH"}:
-            self.ranks.signalled(now_s)  # it goes on to all of them
+            self.attempt.ranks.signalled(now_s)  # it goes on to all of them
         return []
 
     # --- what is observed
