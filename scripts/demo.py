@@ -29,7 +29,7 @@ MINICLUSTER = Path(__file__).parent / "minicluster"
 def main() -> int:
     """Run the demo; 0 when all of it happened, else 1."""
     options = parse_options()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     console = Console(record=options.svg is not None, width=100 if options.svg else None, highlight=False)
     HOME.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         minicluster("down")
         return fail(problem + kept)
     if options.keep:
-        console.print(f'The cluster is still up: eval "$({MINICLUSTER} env --name {NAME})"; squeue')
-        console.print(f"End it with: {MINICLUSTER} down --name {NAME}")
+        entry = f'eval "$({MINICLUSTER} env --name {NAME})"'
+        console.print(f"The cluster is still up: {entry}; squeue", soft_wrap=True)
+        console.print(f"End it with: {MINICLUSTER} down --name {NAME}", soft_wrap=True)
     else:
         minicluster("down")
     return 0
