@@ -51,6 +51,7 @@ from slurm_guard.policy.watch import WatchTable
 from slurm_guard.ports import Clock, Slurm
 
 _TICK_S = 0.25
+_QUIET_TICK_S = 0.5
 _REST_PER_S = 9.0
 _LONGEST_REST_S = 1.0
 _MOST_ERRORS = 20
@@ -165,7 +166,9 @@ class Guard:
                 poll.register(fd, select.POLLIN)
             if step.writer is not None:
                 poll.register(step.writer, select.POLLOUT)
-        poll.poll((min(_TICK_S, rest_s) if rest_s else _TICK_S) * 1000)
+        # What happens wakes it; the clock alone has nothing urgent while all is well.
+        tick_s = _QUIET_TICK_S if self.session.phase is Phase.TRAINING else _TICK_S
+        poll.poll((min(tick_s, rest_s) if rest_s else tick_s) * 1000)
         self._link.flush()
         self._channel.flush()
         self._read_output()
@@ -339,6 +342,7 @@ class Guard:
             stdin_replayable=self._start.stdin_replayable,
             iteration=order.breach.iteration if order.breach.iteration is not None
             else self.session.attempt.stall.iteration,
+            past_steps=self.session.past_steps,
         )  # fmt: skip
         recoverer = Recoverer(
             self._start.settings, self._slurm, self._clock, self._journal, self._about_to_requeue,

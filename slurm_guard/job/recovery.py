@@ -6,13 +6,16 @@ waiting costs nothing but time.
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from slurm_guard.checkpoint.choice import Choice, find_resume
-from slurm_guard.errors import CommandFailed, OutsideError, SlurmUnavailable
+from slurm_guard.errors import CommandFailed, OutsideError, SlurmGuardError, SlurmUnavailable
 from slurm_guard.job.channel import STEP_NAME
 from slurm_guard.job.journal import Journal
 from slurm_guard.model.checkpoint import Directories
@@ -31,6 +34,9 @@ from slurm_guard.ports import Clock, Slurm
 Answer = TypeVar("Answer")
 
 _ASK_AGAIN_S = 2.0
+_SETTLE_S = 5.0
+_STORAGE_S = 1800.0
+_ENDED = frozenset({"COMPLETING", "COMPLETED", "CANCELLED", "FAILED"})
 _REQUEUE_DIRECTIVE = re.compile(r"^#SBATCH\s+(?:.*\s)?--requeue\b", re.MULTILINE)
 DRAIN_REASON = "slurm-guard: processes of job {job} cannot be killed"
 _CONTROLLERS_OWN = ("", "Kill task failed", "Not responding")
@@ -38,7 +44,7 @@ _CONTROLLERS_OWN = ("", "Kill task failed", "Not responding")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the recovery acts: the job, its training step and its checkpoints."""
+    """Where the recovery acts: the job, its training step (and those it had before) and its checkpoints."""
 
     identity: JobIdentity
     step_id: str
@@ -47,6 +53,7 @@ class Place:
     directories: Directories
     stdin_replayable: bool
     iteration: int | None
+    past_steps: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Recoverer:
         until_s = self._clock.now_s() + self._settings.controller_wait_s
         drained = [node for node in order.left_nodes if self._drain(node, place)]
         self._journal.loaded.wait(max(0.0, until_s - self._clock.now_s()))
-        choice = find_resume(place.directories.milestone, place.directories.ring)
+        choice = self._find_resume(place)
         facts = self._facts(order, place, choice, until_s)
         recovery = decide_recovery(facts)
         if recovery.kind is RecoveryKind.REQUEUE and facts.suspects:
@@ -104,7 +111,7 @@ class Recoverer:
         progressed = has_progressed(entries, place.iteration)
         return RecoveryFacts(
             recovery=self._settings.recovery,
-            resumable=self._is_resumable(job, choice, place),
+            resumable=self._is_resumable(job, choice, place, until_s),
             batch=job.batch if job is not None else False,
             requeue_allowed=job.requeue if job is not None else False,
             job_state=job.state if job is not None else "",
@@ -122,23 +129,36 @@ class Recoverer:
             observe=self._settings.observe,
         )
 
-    def _is_resumable(self, job: JobReading | None, choice: Choice, place: Place) -> bool:
+    def _find_resume(self, place: Place) -> Choice:
+        """The newest good checkpoint; none where its storage hangs or is broken."""
+        found: queue.SimpleQueue[Choice] = queue.SimpleQueue()
+
+        def look() -> None:
+            with contextlib.suppress(OSError, SlurmGuardError):
+                found.put(find_resume(place.directories.milestone, place.directories.ring))
+            found.put(Choice(None, ()))
+
+        threading.Thread(target=look, name="find-resume", daemon=True).start()
+        try:
+            return found.get(timeout=_STORAGE_S)
+        except queue.Empty:
+            return Choice(None, ())
+
+    def _is_resumable(self, job: JobReading | None, choice: Choice, place: Place, until_s: float) -> bool:
         """The user says so, or a good checkpoint of this job exists."""
         if self._settings.resumable or choice.checkpoint is not None:
             return True
         if job is None or not job.requeue or not job.batch:
             return False
-        try:
-            script = self._slurm.read_batch_script(place.identity.requeue_id)
-        except OutsideError:
-            return False
-        return _REQUEUE_DIRECTIVE.search(script) is not None
+        script = self._ask(lambda: self._slurm.read_batch_script(place.identity.requeue_id), until_s)
+        return script is not None and _REQUEUE_DIRECTIVE.search(script) is not None
 
     def _others_train(self, place: Place, until_s: float) -> bool:
         """Whether another step of the job is at work: requeueing would take it down."""
         steps = self._ask(lambda: self._slurm.read_steps(place.identity.job_id), until_s)
+        own = {place.step_id, *place.past_steps}
         return steps is None or any(
-            step.name != STEP_NAME and step.step_id != place.step_id for step in steps
+            step.name != STEP_NAME and step.step_id not in own and step.state not in _ENDED for step in steps
         )
 
     def _test_exclusion(self, suspects: tuple[str, ...], place: Place, until_s: float) -> str:
@@ -167,31 +187,31 @@ class Recoverer:
     def _send_requeue(
         self, job_id: str, recovery: Recovery, excluded: tuple[str, ...], until_s: float
     ) -> tuple[Recovery, str]:
-        ordered = False
+        ordered: int | None = None
         while True:
             # Each time anew: a job that was cancelled meanwhile would be brought back, and an order that
             # got no answer may have arrived all the same.
             job = self._ask(lambda: self._slurm.read_job(job_id), until_s)
             if job is None:
                 return _stopped("the controller does not answer")
+            if ordered is not None and (job.state != "RUNNING" or job.restarts != ordered):
+                return recovery, _describe_late(job, excluded)
             if job.state != "RUNNING":
-                silent = Recovery(RecoveryKind.STOP, reason=f"the job is {job.state}", silent=True)
-                return (recovery, "the controller was slow to answer") if ordered else (silent, "")
-            if not ordered:
+                return Recovery(RecoveryKind.STOP, reason=f"the job is {job.state}", silent=True), ""
+            if ordered is None:
                 self._dismiss(excluded)
             try:
                 self._slurm.requeue(job_id, excluded)
             except SlurmUnavailable as error:
                 if self._clock.now_s() >= until_s:
                     return _stopped(f"the requeue failed: {error}")
-                ordered = True
-                self._clock.sleep(_ASK_AGAIN_S)
+                ordered = job.restarts
+                # Back again it may show the old state a moment longer than it takes a second order.
+                self._ask(lambda: self._slurm.read_job(job_id), until_s)
+                self._clock.sleep(_SETTLE_S)
                 continue
             except CommandFailed as error:
-                why = error.stderr.strip()
-                if error.argv[1:2] != ["update"]:
-                    return _stopped(f"the requeue was refused: {why}")
-                return recovery, f"requeued, but its nodes could not be excluded: {why}"
+                return _judge_refusal(error, recovery)
             return recovery, ""
 
     def _write_recovery(self, order: Recover, recovery: Recovery, place: Place) -> None:
@@ -231,6 +251,19 @@ class Recoverer:
                 self._clock.sleep(_ASK_AGAIN_S)
             except CommandFailed:
                 return None
+
+
+def _describe_late(job: JobReading, excluded: tuple[str, ...]) -> str:
+    missed = sorted(set(excluded) - set(job.excluded))
+    unknown = f"; whether {', '.join(missed)} will be excluded is not known" if missed else ""
+    return f"the controller was slow to answer{unknown}"
+
+
+def _judge_refusal(error: CommandFailed, recovery: Recovery) -> tuple[Recovery, str]:
+    why = error.stderr.strip()
+    if error.argv[1:2] == ["update"]:
+        return recovery, f"requeued, but its nodes could not be excluded: {why}"
+    return _stopped(f"the requeue was refused: {why}")
 
 
 def _stopped(reason: str) -> tuple[Recovery, str]:
