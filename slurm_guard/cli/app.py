@@ -1,4 +1,4 @@
-"""`slurm-guard`: incidents, checkpoints and batch script templates.
+"""`slurm-guard`: incidents, checkpoints, batch script templates and how a log is understood.
 
 Only the module of the command group that was asked for is loaded.
 """
@@ -19,6 +19,7 @@ GROUPS = {
     "incident": "slurm_guard.cli.incident",
     "checkpoint": "slurm_guard.cli.checkpoint",
     "template": "slurm_guard.cli.template",
+    "log": "slurm_guard.cli.log",
 }
 
 

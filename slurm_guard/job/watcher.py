@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from slurm_guard.errors import UsageError
 from slurm_guard.job.link import Start
+from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record, TaskExit
 from slurm_guard.policy.act import Act
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.logline import LineReader
+from slurm_guard.policy.logpattern import LogPattern, parse_patterns
 from slurm_guard.policy.srun_argv import parse_srun_argv
 from slurm_guard.policy.srun_line import parse_srun_line
 from slurm_guard.scene.follow import Follower, expand_pattern
@@ -19,6 +22,13 @@ from slurm_guard.scene.tail import Tail
 
 _PARTIAL_LIMIT = 4096
 _MARKS = (b"srun: ", b"***")
+
+FLOOD_LINES = 128
+"""Lines of one chunk that are read for a record, the newest: reading a flood of them all would cost the
+job a core."""
+
+BLIND_LINES = 5000
+"""Lines without a sign of progress (or of a key that was named) after which that is said, once."""
 
 
 class OutputWatcher:
@@ -39,7 +49,9 @@ class OutputWatcher:
         self._cwd = start.cwd
         self._post = post
         self._say = say
+        self._pattern = _pattern_of(start.settings, say)
         self._readers: dict[str, LineReader] = {}
+        self._unread = 0
         self._partial = b""
         self._followers: list[Follower] = []
 
@@ -49,8 +61,31 @@ class OutputWatcher:
         """What this piece of output says; `source` is "" for the passing copy, else a file."""
         self.tail.add(chunk)
         key = source or ("stderr" if is_error else "stdout")
-        reader = self._readers.setdefault(key, LineReader())
-        return reader.feed(chunk), self._take_words(chunk) if is_error else []
+        if key not in self._readers:
+            self._readers[key] = LineReader(self._pattern, newest=FLOOD_LINES)
+        records = self._readers[key].feed(chunk)
+        if self._unread >= 0:
+            self._note_blindness(records, chunk)
+        return records, self._take_words(chunk) if is_error else []
+
+    def _note_blindness(self, records: list[Record], chunk: bytes) -> None:
+        """Say it once when the log is not understood: then neither loss nor progress are judged by it."""
+        if not self._pattern.unseen() and any(r.iteration is not None or r.loss is not None for r in records):
+            self._unread = -1
+            return
+        self._unread += chunk.count(b"\n")
+        if self._unread < BLIND_LINES:
+            return
+        self._unread = -1
+        if unseen := self._pattern.unseen():
+            self._say(
+                f"{unseen} is not in the first {BLIND_LINES} lines of the log; see: slurm-guard log explain"
+            )
+        else:
+            self._say(
+                f"no loss and no iteration was understood in the first {BLIND_LINES} lines of the log, so "
+                "they are not judged: set loss_key, iteration_key or pattern; see: slurm-guard log explain"
+            )
 
     def step_began(self, step_id: str) -> None:
         """The step exists, so the names of its output files are known."""
@@ -96,3 +131,11 @@ class OutputWatcher:
             return []
         said = (parse_srun_line(line) for line in whole.split(b"\n"))
         return [words for words in said if words is not None]
+
+
+def _pattern_of(settings: Settings, say: Callable[[str], None]) -> LogPattern:
+    try:
+        return parse_patterns(settings.loss_key, settings.iteration_key, settings.pattern)
+    except UsageError as error:
+        say(f"{error}; the log is read without it")
+        return parse_patterns(settings.loss_key, settings.iteration_key, "")

@@ -33,6 +33,19 @@ class Settings:
     nonfinite_limit: int = _setting(
         3, "numeric", "consecutive records with a NaN or infinite loss that stop the job", low=1, high=10_000
     )
+    loss_key: str = _setting(
+        "",
+        "numeric",
+        "keys of the training loss in the log, separated by commas, where it has a name of its own",
+    )
+    iteration_key: str = _setting(
+        "", "numeric", "keys of the iteration in the log, separated by commas, where it has a name of its own"
+    )
+    pattern: str = _setting(
+        "",
+        "numeric",
+        "regular expression with the group loss (and iteration, epoch, grad_norm) for lines without keys",
+    )
     stall_s: float = _setting(
         900.0,
         "heartbeat",

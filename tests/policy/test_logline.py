@@ -6,6 +6,7 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,7 @@ from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy import logline
 from slurm_guard.policy.logline import LineReader, parse_line
 
-CASES = Path(__file__).parent.parent / "data" / "log-cases.jsonl"
-
-RIGHT_LOSSES = 167
-"""Labelled lines whose loss is read right today. The next reader may only raise it."""
-
-RIGHT_ITERATIONS = 163
+DATA = Path(__file__).parent.parent / "data"
 
 
 def read(data: bytes, *, size: int = 1 << 20) -> list[Record]:
@@ -100,21 +96,61 @@ def test_rank_is_the_one_that_the_line_names(line: str, rank: int | None) -> Non
     assert (record.rank, record.loss, record.iteration) == (rank, 2.0, 1)
 
 
-def test_labelled_lines_are_read_as_well_as_before() -> None:
-    """The labelled lines of real frameworks: at least as many right as when this was written."""
-    losses = iterations = 0
-    for case in map(json.loads, CASES.read_text(encoding="utf-8").splitlines()):
-        found = read(case["line"].encode())
-        record = next((r for r in found if r.loss is not None), found[-1] if found else Record())
-        wanted = None if case["loss"] is None else float(case["loss"])
-        losses += (record.loss, wanted) == (None, None) or (
-            record.loss is not None
-            and wanted is not None
-            and record.loss == pytest.approx(wanted, nan_ok=True)
+def labelled() -> list[Any]:
+    cases = []
+    for name in ("log-cases", "log-samples"):
+        for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").split("\n"):
+            cases += [json.loads(line)] if line else []
+    return cases
+
+
+def newest(records: list[Record]) -> tuple[float | None, int | None, float | None]:
+    """Each value of the newest record that has it."""
+    loss = iteration = epoch = None
+    for record in records:
+        loss = loss if record.loss is None else record.loss
+        iteration = iteration if record.iteration is None else record.iteration
+        epoch = epoch if record.epoch is None else record.epoch
+    return loss, iteration, epoch
+
+
+@pytest.mark.parametrize("is_one_log", [False, True])
+def test_every_labelled_line_is_read_right(is_one_log: bool) -> None:
+    """Loss, iteration and epoch of all labelled lines, each alone or all in one log."""
+    reader = LineReader()
+    wrong = []
+    for case in labelled():
+        reader = reader if is_one_log else LineReader()
+        found = newest(reader.feed(case["line"].encode() + b"\n"))
+        wanted = (case["loss"], case["iteration"], case["epoch"])
+        if [value if value is None else repr(float(value)) for value in found] != [
+            value if value is None else repr(float(value)) for value in wanted
+        ]:
+            wrong.append((found, case))
+    assert wrong == []
+
+
+def test_labelled_lines_read_often_are_read_the_same() -> None:
+    """A line whose shape is known gives what it gave when it was new."""
+    for case in labelled():
+        line = case["line"].encode() + b"\n"
+        reader = LineReader()
+        first = repr(reader.feed(line))
+        assert [repr(reader.feed(line)) for _ in range(4)] == [first] * 4, case
+
+
+@given(st.data())
+def test_known_shape_gives_what_a_new_reader_gives(data: st.DataObject) -> None:
+    """The same line with other digits: the memory of shapes changes no value."""
+    case = data.draw(st.sampled_from(labelled()))
+    reader = LineReader()
+    for _ in range(5):
+        digits = iter(data.draw(st.lists(st.sampled_from("123456789"), min_size=40, max_size=40)))
+        line = "".join(
+            next(digits, c) if at and c in "123456789" and case["line"][at - 1] in "0123456789." else c
+            for at, c in enumerate(case["line"])
         )
-        iterations += record.iteration == case["iteration"]
-    assert losses >= RIGHT_LOSSES
-    assert iterations >= RIGHT_ITERATIONS
+        assert repr(reader.feed(line.encode() + b"\n")) == repr(read(line.encode())), line
 
 
 LINES = st.lists(
@@ -167,10 +203,11 @@ def test_endless_line_is_read_at_its_ends_only() -> None:
     assert record.iteration == 7
 
 
-def test_flood_is_thinned_to_its_newest_lines() -> None:
-    """Of more lines in one chunk than anybody needs the newest are read."""
-    records = read(b"".join(b"step %d loss 2.5\n" % i for i in range(1_000)))
-    assert [r.iteration for r in records] == list(range(1_000 - logline.FLOOD_LINES, 1_000))
+def test_flood_is_thinned_on_request_only() -> None:
+    """Who must keep up with a flood gets the newest lines of a chunk, everybody else all."""
+    flood = b"".join(b"step %d loss 2.5\n" % i for i in range(1_000))
+    assert [r.iteration for r in read(flood)] == list(range(1_000))
+    assert [r.iteration for r in LineReader(newest=32).feed(flood)] == list(range(968, 1_000))
 
 
 @pytest.mark.parametrize(

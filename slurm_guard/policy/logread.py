@@ -1,0 +1,179 @@
+"""One line of output to what it says, by whichever form it has: own pattern, JSON, dict, table, text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from slurm_guard.model.reading import Record, RecordKind
+from slurm_guard.policy.logclean import parse_rank, parse_text
+from slurm_guard.policy.logdict import parse_objects, read_object
+from slurm_guard.policy.logkind import is_eval_text, read_bar, read_line
+from slurm_guard.policy.logpattern import NAMED_RANK, NO_TRAINING, LogPattern, Role
+from slurm_guard.policy.logshape import ShapeMemory
+from slurm_guard.policy.logtable import Table, parse_header, read_form_row, read_row
+from slurm_guard.policy.logtext import Found, parse_any_number, read_counts, read_epoch
+
+OWN_PATTERN = "your pattern"
+"""Stands for the key of a value that the pattern of a site or a job gave."""
+
+_PATTERN_LIMIT = 4096
+"""Characters of a line that a pattern of the user's is tried on: its cost is his, within bounds."""
+
+_ROWLESS_LIMIT = 1000
+"""Lines without a row after which a table is over."""
+
+
+class Form(str, Enum):
+    """How a line was understood."""
+
+    PATTERN = "your pattern"
+    JSON = "JSON"
+    HEADER = "header of a table"
+    ROW = "row of a table"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A line as it was understood; `record` is None when it says nothing about the training."""
+
+    record: Record | None
+    form: Form
+    found: Found
+
+
+class LineParser:
+    """Reads lines in order; it knows the header of the table it is in, and which named keys were seen.
+
+    From the first line on that shows a named key (or matches the pattern), only named ones give a
+    loss, and so with iterations: two series are never mixed.
+    """
+
+    def __init__(self, pattern: LogPattern | None = None) -> None:
+        self.pattern = pattern or LogPattern()
+        self.table: Table | None = None
+        self._rowless = 0
+        self._named: set[str] = set()
+        self._memory = ShapeMemory()
+
+    def read_record(self, line: bytes) -> Record | None:
+        """The record of this line; the same as that of `read`, at less cost for a line that comes often."""
+        key = b"" if self.table is not None or self.pattern.pattern is not None else self._memory.key(line)
+        if not key:
+            return self.read(line).record
+        is_known, record = self._memory.known(key, line)
+        if is_known:
+            return record
+        reading = self.read(line)
+        if reading.form is not Form.HEADER:
+            self._memory.learn(key, line, reading.record, reading.found)
+        return reading.record
+
+    def read(self, line: bytes) -> Reading:
+        """What this line says."""
+        text = parse_text(line)
+        found = Found()
+        is_own = self.pattern.pattern is not None and self._read_own(self.pattern.pattern, text, found)
+        objects: list[dict[str, Any]] = []
+        if "{" in text:
+            text, objects = parse_objects(text)
+        length = len(text)
+        rank, found.rank_at, low = parse_rank(text.lower())
+        found.shift = length - len(low)
+        if objects:
+            kind, form = self._read_objects(objects, low, found), Form.JSON
+        else:
+            kind, form = self._read_plain(low, found)
+        if is_own:
+            kind, form = RecordKind.TRAIN, Form.PATTERN
+        return Reading(self._finish(found, kind, rank), form, found)
+
+    def _read_own(self, pattern: re.Pattern[str], text: str, found: Found) -> bool:
+        match = pattern.search(text, 0, _PATTERN_LIMIT)
+        if match is None:
+            return False
+        roles = {
+            "loss": Role.LOSS,
+            "iteration": Role.ITERATION,
+            "epoch": Role.EPOCH,
+            "grad_norm": Role.GRAD_NORM,
+        }
+        for name, value in match.groupdict().items():
+            number = parse_any_number(value) if name in roles and value else None
+            if number is not None:
+                found.take(OWN_PATTERN, roles[name], NAMED_RANK, number)
+        return True
+
+    def _read_objects(self, objects: list[dict[str, Any]], head: str, found: Found) -> RecordKind:
+        is_eval = False
+        for value in objects:
+            is_eval = read_object(value, found, self.pattern)
+        if NO_TRAINING.match(head) or found.has_summary:
+            return RecordKind.SUMMARY
+        if head.strip():
+            is_eval = is_eval or is_eval_text(head)
+            if found.epoch is None:
+                read_epoch(head, found)
+            if found.iteration is None:
+                read_counts(head, found, self.pattern)
+        is_eval = is_eval or (found.has_eval and found.loss is None and found.part is None)
+        return RecordKind.EVAL if is_eval else RecordKind.TRAIN
+
+    def _read_plain(self, low: str, found: Found) -> tuple[RecordKind, Form]:
+        if self.table is not None:
+            if read_row(low, self.table, found, self.pattern):
+                self._rowless = 0
+                return _kind_of_row(found), Form.ROW
+            self._rowless += 1
+            if self._rowless > _ROWLESS_LIMIT:
+                self.table = None
+        if low[:1] in _ROW_START and read_form_row(low, found, self.pattern):
+            read_bar(low, found)
+            return _kind_of_row(found), Form.ROW
+        kind = read_line(low, found, self.pattern)
+        if found.loss is None and found.iteration is None and found.epoch is None:
+            table = parse_header(low, self.pattern)
+            if table is not None:
+                self.table, self._rowless = table, 0
+                return RecordKind.NOISE, Form.HEADER
+        return kind, Form.TEXT
+
+    def _finish(self, found: Found, kind: RecordKind, rank: int | None) -> Record | None:
+        loss, iteration = found.loss, found.iteration
+        if kind is RecordKind.TRAIN and loss is None and found.part is not None:
+            loss, found.loss_key = found.part, found.part_key
+        if found.loss_rank == NAMED_RANK:
+            self._note("pattern" if found.loss_key is OWN_PATTERN else "loss_key")
+        elif self._named & {"pattern", "loss_key"}:
+            loss = None
+        if found.iteration_rank == NAMED_RANK:
+            if found.iteration_key is not OWN_PATTERN:
+                self._note("iteration_key")
+        elif "iteration_key" in self._named:
+            iteration = None
+        if kind is RecordKind.EVAL or kind is RecordKind.SUMMARY:
+            loss = None
+        if kind is RecordKind.SUMMARY:
+            iteration = None
+        if kind is RecordKind.TRAIN and loss is None and iteration is None:
+            kind = RecordKind.NOISE
+        if kind is RecordKind.NOISE and found.epoch is None:
+            return None
+        return Record(loss, iteration, found.epoch, found.grad_norm, rank, kind)
+
+    def _note(self, setting: str) -> None:
+        """From here on what was named counts alone, so known lines may mean something else."""
+        if setting not in self._named:
+            self._named.add(setting)
+            self.pattern.seen.add(setting)
+            self._memory.clear()
+
+
+_ROW_START = frozenset(" |0123456789")
+
+
+def _kind_of_row(found: Found) -> RecordKind:
+    return RecordKind.EVAL if found.has_eval and found.loss is None else RecordKind.TRAIN
