@@ -58,16 +58,16 @@ def _watch(allocation: Allocation, front: int, runs: int) -> list[Figure]:
     say(f"memory: letting it settle for {_SETTLED_S} s")
     time.sleep(_SETTLED_S)
     watchdog_kib, own_kib, percent, own_percent = [], [], [], []
-    own = _read_own(front)
+    own = [pid for pid in read_guarding(front) if _is_python(pid)]
     for number in range(runs):
-        before, own_before, began_s = read_cpu_s(watchdog), _read_all_cpu_s(own), time.monotonic()
+        before, own_before, began_s = read_cpu_s(watchdog), read_all_cpu_s(own), time.monotonic()
         for _ in range(_WINDOW_S // 10):
             time.sleep(10)
             watchdog_kib.append(read_pss_kib(watchdog))
             own_kib.append(sum(map(read_pss_kib, own)))
         took_s = time.monotonic() - began_s
         percent.append((read_cpu_s(watchdog) - before) / took_s * 100)
-        own_percent.append((_read_all_cpu_s(own) - own_before) / took_s * 100)
+        own_percent.append((read_all_cpu_s(own) - own_before) / took_s * 100)
         say(f"memory {number + 1}/{runs}: watchdog {watchdog_kib[-1] / 1024:.1f} MiB, {percent[-1]:.2f} %")
     rss_mib = _read_rollup(watchdog)["Rss"] / 1024
     dog_mib, own_mib = max(watchdog_kib) / 1024, max(own_kib) / 1024
@@ -83,23 +83,29 @@ def _watch(allocation: Allocation, front: int, runs: int) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _read_own(front: int) -> list[int]:
-    """The front and the Python processes below it."""
-    found, above = [front], {front}
+def read_guarding(front: int) -> list[int]:
+    """The front and what it started, down to the srun of the watchdogs, but not the training srun."""
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            if os.path.basename(os.readlink(f"/proc/{name}/exe")).startswith("python"):
-                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+    found, above = [front], {front}
     while above:
         above = {pid for pid, parent in parents.items() if parent in above}
+        if len(found) == 1:
+            above = {pid for pid in above if _is_python(pid)}
         found += above
     if len(found) < 2:
         raise BenchError("the guard is not there")
     return found
 
 
-def _read_all_cpu_s(pids: list[int]) -> float:
+def _is_python(pid: int) -> bool:
+    return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+
+
+def read_all_cpu_s(pids: list[int]) -> float:
+    """The CPU seconds of them all."""
     return sum(map(read_cpu_s, pids))
 
 
