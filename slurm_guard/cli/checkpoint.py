@@ -15,9 +15,7 @@ from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.checkpoint.manifest import read_checkpoints
 from slurm_guard.model.checkpoint import Checkpoint, Skipped
 
-app = typer.Typer(
-    no_args_is_help=True, help="What there is to resume from."
-)
+app = typer.Typer(no_args_is_help=True, help="What there is to resume from.")
 
 _Directories = Annotated[
     list[str] | None,
