@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slurm.jobs import Finished, wait_end
+from slurm.jobs import ENDED, Finished
 
 if TYPE_CHECKING:
     from slurm.conftest import RealCluster
@@ -34,7 +34,8 @@ while not os.path.exists(control + "/done") and not os.path.exists(f"{control}/d
     if rank == 0 and not os.path.exists(control + "/quiet"):
         print("iteration", iteration, "loss", "nan" if bad else 1 / iteration, flush=True)
         if bad:
-            open(control + "/printed", "a").close()
+            with open(control + "/printed", "a") as file:
+                file.write(".")
 if rank == 0:
     print("attempt", attempt, "finished", flush=True)
 '''
@@ -97,9 +98,8 @@ class Driven:
 
     def wait_end(self, timeout_s: float = 60) -> Finished:
         """Wait until the job is over."""
-        finished = wait_end(self.cluster, self.job_id, timeout_s)
-        # wherever the test put the state directory
-        return Finished(finished.job_id, finished.fields, finished.output, self.state_dir)
+        fields = self.cluster.wait_state(self.job_id, set(ENDED), timeout_s)
+        return Finished(self.job_id, fields, self.cluster.output(self.job_id), self.state_dir)
 
     def incidents(self) -> list[dict[str, Any]]:
         """Its incidents as they are now; the controller is not asked."""
