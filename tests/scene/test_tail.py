@@ -1,45 +1,51 @@
-"""The tail of the output: the last lines, bounded, without the secrets that are known."""
+"""The last lines of the output, within a bound of memory."""
 
 from __future__ import annotations
 
-from slurm_guard.scene.redact import find_secrets
+import tracemalloc
+
+import pytest
+
 from slurm_guard.scene.tail import LIMIT_BYTES, Tail
 
 
-def test_the_last_lines_come_in_order_however_they_arrived() -> None:
-    """Pieces cut anywhere, a last line without its end included."""
+def test_last_lines() -> None:
+    """However the output was cut into pieces."""
+    text = b"".join(b"line %d\n" % number for number in range(1000))
+    for size in (1, 7, 4096, len(text)):
+        tail = Tail()
+        for at in range(0, len(text), size):
+            tail.add(text[at : at + size])
+        assert tail.last_lines(3) == b"line 997\nline 998\nline 999\n"
+        assert tail.last_lines(5000) == text
+
+
+@pytest.mark.parametrize("text", [b"", b"half a line", b"\xff\x00\xfe\n", b"1%\r2%\r3%"])
+def test_odd_output(text: bytes) -> None:
+    """Nothing, no newline, no text, progress bars."""
     tail = Tail()
-    for piece in (b"one\ntw", b"o\nthr", b"ee\nfour"):
+    tail.add(text)
+    assert tail.last_lines(10) == text
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 20])
+def test_memory_is_bounded(size: int) -> None:
+    """By about the limit also where the pieces are tiny, and where no newline ever comes."""
+    piece = b"x" * size
+    tracemalloc.start()
+    tail = Tail()
+    for _ in range(min(3 * LIMIT_BYTES // size, 300_000)):
         tail.add(piece)
-    assert tail.last_lines(3) == b"two\nthree\nfour"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * LIMIT_BYTES
+    assert len(tail.last_lines(500)) <= LIMIT_BYTES
 
 
-def test_a_flood_without_a_newline_keeps_the_newest_bytes() -> None:
-    """Memory is bounded, whatever is printed."""
+def test_newest_bytes_are_kept() -> None:
+    """Whole lines of the end, up to the limit."""
     tail = Tail()
-    for _ in range(6):
-        tail.add(b"a" * (1 << 20))
-    tail.add(b"end")
-    kept = tail.last_lines(1)
-    assert len(kept) == LIMIT_BYTES
-    assert kept.endswith(b"aend")
-
-
-def test_what_the_job_calls_secret_is_hidden_wherever_it_is_printed() -> None:
-    """By the environment and by the command line; of one secret within another the longer goes first."""
-    environment = {"HF_TOKEN": "abcdef", "API_KEY": "abcdefgh", "DB_URL": "pg://me:word@h", "LANG": "C.UTF-8"}
-    tail = Tail(
-        find_secrets(environment, ["t.py", "--password", "hunter22", "--api-key=another", "--lr", "1"])
-    )
-    tail.add(b"abcdefgh abcdef pg://me:word@h hunter22 another C.UTF-8 1 t.py\n")
-    hidden = b"<redacted>"
-    assert tail.last_lines(1).split() == [
-        hidden,
-        hidden,
-        b"pg://<redacted>@h",
-        hidden,
-        hidden,
-        b"C.UTF-8",
-        b"1",
-        b"t.py",
-    ]
+    for number in range(400_000):
+        tail.add(b"%07d some words\n" % number)
+    assert tail.last_lines(1) == b"0399999 some words\n"
+    assert LIMIT_BYTES - 100 < len(tail.last_lines(1_000_000)) <= LIMIT_BYTES
