@@ -90,8 +90,12 @@ class Recorder:
                 continue
             if entry.get("incident") in closed or entry.get("observe"):
                 return None
-            self._read_incident(str(entry["incident"]))
-            return str(entry["incident"]), _parse_breach(entry["breach"])
+            try:
+                name, breach = str(entry["incident"]), _parse_breach(entry["breach"])
+            except (KeyError, TypeError, ValueError, AttributeError):
+                return None  # not in our words: whoever wrote it
+            self._read_incident(name)
+            return name, breach
         return None
 
     def find_requeued(self) -> bool:
@@ -109,7 +113,7 @@ class Recorder:
         try:
             body = json.loads((self._journal.folder(name) / "incident.json").read_bytes())
             incident = _parse_incident(body)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
         if self._incident is not None:
             return False  # storage was slow: this run has an incident of its own by now

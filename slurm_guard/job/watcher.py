@@ -106,6 +106,7 @@ class OutputWatcher:
             follower.stop()
         self._followers = []
         self._readers = {}
+        self._partial = b""
 
     def _take_file(self, readers: dict[str, LineReader], path: str, chunk: bytes) -> None:
         taken = threading.Event()
