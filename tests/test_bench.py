@@ -39,7 +39,6 @@ def test_help_explains_every_benchmark() -> None:
         (("speed",), "speed"),
         (("pipe", "--runs", "0"), "--runs: wants a number from 1"),
         (("pipe", "--runs", "many"), "--runs: wants a number from 1"),
-        (("pipe", "--write", "page.md"), "--write wants all"),
     ],
 )
 def test_wrong_call_is_told_before_anything_starts(words: tuple[str, ...], hint: str) -> None:

@@ -7,11 +7,11 @@ import subprocess
 import time
 
 from bench_parts.figure import Figure, read_interval
-from bench_parts.memory import read_pss_kib
+from bench_parts.memory import read_cpu_s, read_pss_kib
 from bench_parts.site import BenchError, Site, say
 
 _STREAM_BYTES = 1_000_000_000
-_PIPE_BYTES = 4_000_000_000
+_PIPE_BYTES = 2_000_000_000
 _STREAM_GOAL = 0.75
 _PIPE_GOAL_MB_S = 300
 _FLAT_KIB = 4096
@@ -41,24 +41,26 @@ def measure_stream(site: Site, runs: int) -> list[Figure]:
 
 
 def measure_pipe(site: Site, runs: int) -> list[Figure]:
-    """`runs` streams of 4 GB through a front whose srun is a program that only writes."""
-    rates, growth = [], []
+    """`runs` streams of 2 GB through a front whose srun is a program that only writes."""
+    rates, growth, by_cpu = [], [], []
     for number in range(runs):
-        rate, grown = _run_pipe(site)
+        rate, grown, each = _run_pipe(site)
         rates.append(rate)
         growth.append(grown)
-        say(f"pipe {number + 1}/{runs}: {rate:.0f} MB/s, {grown:+d} KiB")
+        by_cpu.append(each)
+        say(f"pipe {number + 1}/{runs}: {rate:.0f} MB/s, {each:.0f} MB for a second of CPU, {grown:+d} KiB")
     rate_of = read_interval(rates)
     return [
         Figure("the front alone, pipe in and pipe out", rate_of.show(".0f") + " MB/s",
                f">= {_PIPE_GOAL_MB_S} MB/s", rate_of.median >= _PIPE_GOAL_MB_S, runs),
-        Figure("its memory (PSS) at the end of 4 GB to that after 0.4 GB, worst", f"{max(growth):+d} KiB",
+        Figure("the same for a second of its own CPU", read_interval(by_cpu).show(".0f") + " MB", runs=runs),
+        Figure("its memory (PSS) after 2 GB to that after 0.2 GB, worst", f"{max(growth):+d} KiB",
                f"flat (<= {_FLAT_KIB} KiB)", max(growth) <= _FLAT_KIB, runs),
     ]  # fmt: skip
 
 
-def _run_pipe(site: Site) -> tuple[float, int]:
-    """MB/s, and by how many KiB the front grew."""
+def _run_pipe(site: Site) -> tuple[float, int, float]:
+    """MB/s, by how many KiB the front grew, and MB for each second of its CPU."""
     argv = [
         site.python,
         "-I",
@@ -73,16 +75,18 @@ def _run_pipe(site: Site) -> tuple[float, int]:
     seen = len(os.read(fd, _PIECE))
     began_s, first = time.monotonic(), seen
     early_kib = late_kib = 0
+    began_cpu_s, cpu_s = read_cpu_s(front.pid), 0.0
     while piece := os.read(fd, _PIECE):
         seen += len(piece)
         if not early_kib and seen > _PIPE_BYTES // 10:
             early_kib = read_pss_kib(front.pid)
         if not late_kib and seen > _PIPE_BYTES - 4 * _PIECE:
             late_kib = read_pss_kib(front.pid)
+            cpu_s = read_cpu_s(front.pid) - began_cpu_s
         if seen == _PIPE_BYTES:
             break
     took_s = time.monotonic() - began_s
     front.wait(30)
     if seen != _PIPE_BYTES:
         raise BenchError(f"{seen} of {_PIPE_BYTES} bytes came through")
-    return (seen - first) / 1e6 / took_s, late_kib - early_kib
+    return (seen - first) / 1e6 / took_s, late_kib - early_kib, seen / 1e6 / cpu_s

@@ -175,9 +175,5 @@ def describe_machine(python: str) -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     slurm = run(["slurmctld", "-V"]).strip() if shutil.which("slurmctld") else "no Slurm"
     version = run([python, "-c", "import platform; print(platform.python_version())"]).strip()
-    load = os.getloadavg()[0]
     kernel = os.uname().release.split("-")[0]
-    return (
-        f"{os.cpu_count()} cores {cpu}, {memory_gib:.0f} GiB, Linux {kernel}, {slurm}, Python {version}; "
-        f"load average at the start {load:.1f}"
-    )
+    return f"{os.cpu_count()} cores {cpu}, {memory_gib:.0f} GiB, Linux {kernel}, {slurm}, Python {version}"

@@ -14,6 +14,7 @@ _CHUNK = 1 << 18
 _PIPE_SIZE = 1 << 20
 _F_SETPIPE_SZ = 1031
 _F_GETPIPE_SZ = 1032
+_SMALL = 1 << 14
 _READS_PER_S = 200
 _READS_AT_ONCE = 8
 _LONGEST_LINE = 1 << 16
@@ -159,12 +160,12 @@ class Pump(threading.Thread):
                 _write_all(self._target, chunk)
             except OSError:
                 return
-            if self._may_rest and len(chunk) < _CHUNK:
+            if self._may_rest and len(chunk) < _SMALL:
                 pace.keep()
 
 
 class _Pace:
-    """Rests after a read where reads come too fast: a flood is written a kilobyte at a time, and taking
+    """Rests after a small read where these come too fast: a flood is written a kilobyte at a time, and taking
     each by itself would cost the training a core. Nothing waits longer than 5 ms for that."""
 
     def __init__(self) -> None:
@@ -172,7 +173,7 @@ class _Pace:
         self._seen_s = time.monotonic()
 
     def keep(self) -> None:
-        """To be called after each read."""
+        """To be called after each small read."""
         now_s = time.monotonic()
         self._credit = min(_READS_AT_ONCE, self._credit + (now_s - self._seen_s) * _READS_PER_S) - 1
         self._seen_s = now_s
