@@ -21,7 +21,7 @@ import os, signal, subprocess, sys, time
 
 rank = int(os.environ["SLURM_PROCID"])
 attempt = int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(os.environ.get("SLURM_GUARD_ATTEMPT") or 0)
-iterations = min(int(sys.argv[1]), 60 if attempt else sys.maxsize)
+iterations = min(int(sys.argv[1]), 80 if attempt else sys.maxsize)
 fault, _, at = (sys.argv[2] if len(sys.argv) > 2 else "none@0").partition("@")
 mine = rank == int(sys.argv[3]) if len(sys.argv) > 3 else True
 period_s = float(os.environ.get("LOOP_PERIOD_S", "0.1"))

@@ -32,30 +32,30 @@ def ran(cluster: RealCluster) -> Callable[[str], jobs.Finished]:
     first = cluster.nodes[0]
     shapes: dict[str, tuple[str, tuple[str, ...], str]] = {
         "spare": (
-            f"--resumable --stopped-s 5 -N3 -n3 {loop} 60 stopped@20 1",
+            f"--resumable --stopped-s 5 -N3 -n3 {loop} 200 stopped@60 1",
             ("-N4", "--ntasks-per-node=1"),
             "",
         ),
-        "dead": (f"--resumable {loop} 100 crash@70 1", ("-N2", "-n2"), ""),
-        "deaf": (f"--resumable --grace-s 2 {loop} 60 deaf@20", ("-n1",), ""),
-        "workers": (f"--resumable --grace-s 2 -n2 {loop} 60 workers@20", ("-N1", "-n2"), ""),
-        "title": (f"--resumable {loop} 60 title@20", ("-n1",), ""),
+        "dead": (f"--resumable {loop} 200 crash@60 1", ("-N2", "-n2"), ""),
+        "deaf": (f"--resumable --grace-s 2 {loop} 200 deaf@60", ("-n1",), ""),
+        "workers": (f"--resumable --grace-s 2 -n2 {loop} 200 workers@60", ("-N1", "-n2"), ""),
+        "title": (f"--resumable {loop} 200 title@60", ("-n1",), ""),
         "neighbour": (f"--resumable {loop} 150", ("-n1", "-w", first), ""),
-        "sick": (f"--recovery stop {loop} 60 nan@20", ("-n1", "-w", first), ""),
-        "observe": (f"--observe {loop} 60 nan@20", ("-n1",), ""),
-        "unresumable": (f"{loop} 60 nan@20", ("-n1", "--no-requeue"), ""),
+        "sick": (f"--recovery stop {loop} 200 nan@60", ("-n1", "-w", first), ""),
+        "observe": (f"--observe {loop} 200 nan@60", ("-n1",), ""),
+        "unresumable": (f"{loop} 200 nan@60", ("-n1", "--no-requeue"), ""),
         "array": (
-            f"--resumable --recovery requeue {loop} 60 $([ $SLURM_ARRAY_TASK_ID = 1 ] && echo nan@20)",
+            f"--resumable --recovery requeue {loop} 100 $([ $SLURM_ARRAY_TASK_ID = 1 ] && echo nan@60)",
             ("-n1", "--array=1-2", "--requeue"),
             "",
         ),
         "norequeue": (
-            f"--resumable --recovery requeue {loop} 60 nan@20",
+            f"--resumable --recovery requeue {loop} 200 nan@60",
             ("-n1", "--no-requeue"),
             "",
         ),
         "budget": (
-            f"--resumable --max-restarts 1 {loop} 60 nan@20",
+            f"--resumable --max-restarts 1 {loop} 200 nan@60",
             ("-n1",),
             "export LOOP_ALWAYS=1",
         ),
@@ -269,7 +269,7 @@ def test_nan_is_requeued_with_recovery_requeue(cluster: RealCluster) -> None:
 
 def test_a_stuck_rank_is_found_and_its_node_left_out(cluster: RealCluster) -> None:
     """3 of 4 nodes, one rank in a loop outside the collective: named by its stack, requeued elsewhere."""
-    guarded = f"--stall-s 4 {cluster.python} {jobs.EXAMPLE} --iterations 40 --fault stuck@30 --fault-rank 2"
+    guarded = f"--stall-s 10 {cluster.python} {jobs.EXAMPLE} --iterations 40 --fault stuck@30 --fault-rank 2"
     guarded += " --iteration-s 0.02 --ring-every 5 --milestone-every 10"
     job_id = jobs.submit(cluster, guarded, "-N3", "--ntasks-per-node=1", "-c2", "--requeue")
     before = cluster.wait_state(job_id, {"RUNNING"})
