@@ -109,3 +109,51 @@ def test_pass_through_rate() -> None:
     print(f"pass-through: {size / took_s / 1e6:.0f} MB/s")
     for fd in (drain, target, copied, copy_end, stop_end, done):
         os.close(fd)
+
+
+def test_flood_of_small_pieces_is_gathered() -> None:
+    """Small pieces that come too fast to take each by itself are passed on together, every byte of them."""
+    source, into = make_pipe()
+    target = os.pipe()
+    stop, done = os.pipe(), os.pipe()
+    copy = make_pipe()
+    os.set_blocking(target[0], False)
+    pump = Pump(source, target[1], Copy(copy[1]), stop_fd=stop[0], done_fd=done[1])
+    pump.start()
+    passed = []
+    for number in range(400):
+        os.write(into, b"%099d\n" % number)
+        time.sleep(0.0002)
+        try:
+            passed.append(os.read(target[0], 1 << 16))
+        except BlockingIOError:
+            continue
+    os.close(into)
+    pump.join(10)
+    passed.append(read_all(target[0]))
+    assert b"".join(passed) == b"".join(b"%099d\n" % number for number in range(400))
+    assert len(passed) < 200
+    for fd in (stop[1], done[0], *target, *copy):
+        os.close(fd)
+
+
+def test_piece_that_comes_alone_is_passed_on_at_once() -> None:
+    """Where little is written nothing rests: the quickest of ten lines is through before a rest would end."""
+    source, into = make_pipe()
+    target = os.pipe()
+    stop, done = os.pipe(), os.pipe()
+    copy = make_pipe()
+    pump = Pump(source, target[1], Copy(copy[1]), stop_fd=stop[0], done_fd=done[1])
+    pump.start()
+    delays_s = []
+    for number in range(10):
+        began_s = time.monotonic()
+        os.write(into, b"%d\n" % number)
+        assert os.read(target[0], 64) == b"%d\n" % number
+        delays_s.append(time.monotonic() - began_s)
+        time.sleep(0.01)
+    assert min(delays_s) < 0.005
+    os.close(into)
+    pump.join(10)
+    for fd in (stop[1], done[0], *target, *copy):
+        os.close(fd)
