@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -59,6 +60,12 @@ class Storage:
 def _run(*argv: str) -> None:
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     subprocess.run(argv, check=True, timeout=30, env={**os.environ, "PATH": path}, capture_output=True)
+
+
+def _fill(directory: Path) -> None:
+    with contextlib.suppress(OSError), (directory / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +276,320 @@ def test_the_sick_one_of_two_restarts_in_place(cluster: RealCluster) -> None:
     assert "attempt 1 finished" in finished.output
     assert "attempt 0 finished" in (cluster.workdir / "healthy.log").read_text()
     assert finished.incident()["recovery"] == "restart"
+
+
+# --- storage
+
+
+def test_frozen_storage_delays_the_records_and_not_the_kill(cluster: RealCluster, storage: Storage) -> None:
+    """State directory and batch output frozen in mid-breach: dead in time; all is written after the thaw."""
+    home = storage.shared / cluster.workdir.name
+    home.mkdir()
+    os.chown(home, cluster.account.pw_uid, cluster.account.pw_gid)
+    guarded = "{guarded} --state-dir {home}/state " + QUICK + " --recovery requeue -N2 {train}\n"
+    scenes = cluster.workdir / "scenes"
+    scenes.mkdir()
+    scenes.chmod(0o1777)
+    environment = f"export TMPDIR={scenes}\nexec "
+    job = Driven(cluster, environment + guarded, "-N2", "--requeue", f"-o{home}/out.log", home=home)
+    job.state_dir = home / "state"
+    job.wait_guarded(2)
+    ranks = job.ranks()
+    job.touch("nan")
+    printed = job.control / "printed"
+    # Once the output hangs nobody sees what the ranks print: the breach must have happened by then.
+    wait_for(lambda: printed.exists() and printed.stat().st_size >= 4, "four NaN")
+    with storage.frozen():
+        start = time.monotonic()
+        wait_for(lambda: not any(map(is_alive, ranks.values())), "dead ranks", 15)
+        time.sleep(max(0, start + 15 - time.monotonic()))
+        assert cluster.state(job.job_id) == "RUNNING"
+    job.wait_output("attempt 1 begins", 60)
+    time.sleep(2)
+    job.touch("done")
+    finished = job.wait_end()
+    assert finished.state == "COMPLETED", finished.output
+    incident = finished.incident()
+    assert incident["recovery"] == "requeue"
+    assert incident["stages"]["killed"] - incident["stages"]["breach"] < 3 + 2 + 5
+    kinds = [entry["what"] for entry in read_journal(job.state_dir)]
+    assert [kind for kind in kinds if kind in {"breach", "recovery", "resumed"}] == [
+        "breach",
+        "recovery",
+        "resumed",
+    ]
+    folder = finished.folder()
+    assert (folder / "log-tail.txt").stat().st_size
+    # A scene that could not be carried in time stays on its node.
+    stacks = [*folder.glob("stacks/*.txt"), *scenes.glob("slurm-guard-*/stacks/*.txt")]
+    assert {path.stem for path in stacks} >= set(cluster.nodes[:2])
+
+
+@pytest.mark.parametrize("fault", ["full", "forbidden"])
+def test_without_a_state_directory_it_is_guarded_all_the_same(
+    cluster: RealCluster, storage: Storage, fault: str
+) -> None:
+    """Full or not writable: one line says so, it trains on, a breach kills, the scene stays on the node."""
+    if fault == "full":
+        state = storage.small / "state"
+        _fill(storage.small)
+    else:
+        state = cluster.workdir / "forbidden" / "state"
+        state.parent.mkdir(mode=0o755)
+    scenes = cluster.workdir / "scenes"
+    scenes.mkdir(mode=0o777)
+    scenes.chmod(0o1777)
+    script = "export TMPDIR={scenes}\n{guarded} --state-dir {state} " + QUICK + " -N2 {train}\necho code=$?\n"
+    job = Driven(cluster, script, "-N2", "--requeue", scenes=scenes, state=state)
+    job.wait_guarded(2)
+    ranks = job.ranks()
+    line = f"cannot write to {state}"
+    job.wait_output(line)
+    assert set(job.ranks()) == set(ranks)
+    job.touch("nan")
+    wait_for(lambda: not any(map(is_alive, ranks.values())), "dead ranks", 15)
+    job.wait_output("attempt 1 begins", 30)
+    job.touch("done")
+    finished = job.wait_end()
+    (storage.small / "filler").unlink(missing_ok=True)
+    assert finished.output.count(line) == 1
+    assert "code=0" in finished.output
+    assert "Traceback" not in finished.output
+    assert len(list(scenes.glob("slurm-guard-*/stacks/*.txt"))) == 2
+
+
+def test_a_process_that_cannot_be_killed_is_named_and_holds_nobody(
+    cluster: RealCluster, storage: Storage
+) -> None:
+    """A rank in state D: it goes on without within 60 s, its node is a suspect, the exit code the guard's."""
+    trap = storage.shared / "trap"
+    trap.touch(mode=0o666)
+    trap.chmod(0o666)
+    stuck = cluster.workdir / "stuck.py"
+    stuck.write_text(
+        "import os, sys, time\n"
+        "print('iteration 1 loss 1.0', flush=True)\n"
+        "while not os.path.exists('freeze'): time.sleep(0.1)\n"
+        "if os.environ['SLURM_PROCID'] == '1':\n"
+        f"    open({str(trap)!r}, 'w').write('x' * 100000)\n"
+        "for n in range(2, 10000):\n"
+        "    time.sleep(0.1)\n"
+        "    print('iteration', n, 'loss', 'nan', flush=True)\n"
+    )
+    script = "{guarded} " + QUICK + " --recovery stop -N2 /usr/bin/python3 {stuck}\necho code=$?\n"
+    job = Driven(cluster, script, "-N2", stuck=stuck)
+    job.wait_output("iteration 1 ")
+    wait_for(lambda: len(job.watchdogs()) >= 2, "watchdogs")
+    time.sleep(1)
+    with storage.frozen():
+        start = time.monotonic()
+        job.touch("freeze")
+        job.wait_output("code=86", 70)
+        assert time.monotonic() - start < 66
+    finished = job.wait_end(90)
+    incident = finished.incident()
+    assert incident["suspects"] == [cluster.nodes[1]], incident
+    assert incident["recovery"] == "stop"
+
+
+# --- what may follow
+
+
+def test_an_exclusion_that_would_strand_the_job_is_left_out(cluster: RealCluster) -> None:
+    """-N4 of 4 nodes with one suspect: requeued with all of them, and told so."""
+    script = "exec {guarded} " + QUICK + " --recovery requeue -N4 {train}\n"
+    job = Driven(cluster, script, "-N4", "--requeue")
+    job.wait_guarded(4)
+    kill(job.ranks()[2])
+    suspect = cluster.nodes[2]
+    job.wait_output(f"requeueing, but not excluding {suspect}: it could not run without", 40)
+    job.wait_output("attempt 1 begins", 40)
+    assert cluster.job(job.job_id)["ExcNodeList"] == "(null)"
+    job.touch("done")
+    finished = job.wait_end()
+    assert finished.state == "COMPLETED"
+    assert finished.incident()["suspects"] == [suspect]
+
+
+@pytest.mark.long
+def test_nodes_that_the_user_asked_for_by_name_are_not_excluded(cluster: RealCluster) -> None:
+    """-w n1,n2 with n2 suspect: the job would never start again."""
+    first, second = cluster.nodes[:2]
+    script = "exec {guarded} " + QUICK + " --recovery requeue -N2 {train}\n"
+    job = Driven(cluster, script, "-N2", "-w", f"{first},{second}", "--requeue")
+    job.wait_guarded(2)
+    kill(job.ranks()[1])
+    job.wait_output(f"requeueing, but not excluding {second}", 40)
+    job.wait_output("attempt 1 begins", 40)
+    job.touch("done")
+    assert job.wait_end().state == "COMPLETED"
+
+
+@pytest.mark.long
+def test_a_suspect_is_excluded_where_the_job_can_do_without(cluster: RealCluster) -> None:
+    """The counterpart: with a node to spare in the cluster the requeued job runs elsewhere."""
+    job = Driven(cluster, "exec {guarded} " + QUICK + " -N2 {train}\n", "-N2", "--requeue")
+    job.wait_guarded(2)
+    kill(job.ranks()[1])
+    suspect = cluster.nodes[1]
+    job.wait_output(f"requeueing without {suspect}", 40)
+    job.wait_output("attempt 1 begins", 40)
+    assert cluster.job(job.job_id)["ExcNodeList"] == suspect
+    job.touch("done")
+    assert job.wait_end().state == "COMPLETED"
+
+
+def test_a_job_that_may_not_be_requeued_stops_with_its_exit_code(cluster: RealCluster) -> None:
+    """--no-requeue: code 86, the reason and the line to add."""
+    script = "{guarded} " + QUICK + " --recovery requeue -N1 {train}\necho code=$?\n"
+    job = Driven(cluster, script, "-N1", "--no-requeue")
+    job.wait_guarded(1)
+    job.touch("nan")
+    output = job.wait_output("code=86")
+    assert "the job may not be requeued; add `#SBATCH --requeue` to the batch script" in output
+    assert job.wait_end().incident()["recovery"] == "stop"
+
+
+def test_a_refused_requeue_is_told_and_the_job_stops(cluster: RealCluster) -> None:
+    """Slurm says no (a site's job_submit rule, a lost right): its words, code 86, no `requeued` stamp."""
+    shim = cluster.workdir / "bin" / "scontrol"
+    shim.parent.mkdir()
+    shim.write_text(
+        "#!/bin/sh\n"
+        '[ $# -gt 0 ] && exec /usr/bin/scontrol "$@"\n'
+        "echo 'Access/permission denied for job 1' >&2; exit 1\n"
+    )
+    shim.chmod(0o755)
+    script = "PATH={bin}:$PATH {guarded} " + QUICK + " --recovery requeue -N1 {train}\necho code=$?\n"
+    job = Driven(cluster, script, "-N1", "--requeue", bin=shim.parent)
+    job.wait_guarded(1)
+    job.touch("nan")
+    output = job.wait_output("code=86")
+    assert "the requeue was refused: Access/permission denied" in output
+    finished = job.wait_end()
+    assert finished.incident()["recovery"] == "stop"
+    assert finished.incident()["stages"]["requeued"] is None
+    assert finished.fields["Restarts"] == "0"
+
+
+def test_a_rank_that_ended_well_while_others_work_on_is_waited_for(cluster: RealCluster) -> None:
+    """Rank 1 exits 0 while rank 0 still uploads: a breach only after exit_wait_s, and not before."""
+    script = "{guarded} " + QUICK + " --recovery stop --exit-wait-s 6 -N2 {train}\necho code=$?\n"
+    job = Driven(cluster, script, "-N2")
+    job.wait_guarded(2)
+    job.touch("quiet")
+    job.touch("done-1")
+    start = time.monotonic()
+    time.sleep(5)
+    assert job.incidents() == []
+    output = job.wait_output("code=86", 25)
+    assert "rank 1" in output
+    assert "other ranks run on without progress" in output
+    assert time.monotonic() - start > 6
+
+
+# --- calls that can be guarded only in part, or not at all
+
+
+def test_nothing_of_the_users_surroundings_is_needed(cluster: RealCluster) -> None:
+    """No HOME, no USER, a TMPDIR that cannot be written to, a cwd of root's: guarded all the same."""
+    script = (
+        "unset HOME USER LOGNAME\nexport TMPDIR=/proc/nowhere\ncd /\n"
+        "{guarded} --state-dir {state} " + QUICK + " --recovery stop -N2 {train}\necho code=$?\n"
+    )
+    job = Driven(cluster, script, "-N2", state=cluster.workdir / "state")
+    job.state_dir = cluster.workdir / "state"
+    job.wait_guarded(2)
+    job.touch("nan")
+    output = job.wait_output("code=86")
+    assert "Traceback" not in output
+    finished = job.wait_end()
+    assert len(list((finished.folder() / "stacks").glob("*.txt"))) >= 2
+
+
+def test_a_heterogeneous_job_trains_unguarded(cluster: RealCluster) -> None:
+    """One line says so, and srun is what runs."""
+    script = (
+        "#!/bin/bash\n#SBATCH -N1 -n1\n#SBATCH hetjob\n#SBATCH -N1 -n1\n"
+        f"{cluster.guarded_srun} --het-group=0,1 hostname\n"
+    )
+    job_id = cluster.sbatch(script)
+    cluster.wait_state(job_id, {"COMPLETED", "FAILED"})
+    output = cluster.output(job_id)
+    assert output.count("guarded-srun: the job runs unguarded because it is a heterogeneous job") == 1, output
+    assert len(output.splitlines()) == 3
+
+
+def test_mpmd_runs_as_with_srun(cluster: RealCluster) -> None:
+    """`:` between two commands: both run."""
+    job = Driven(cluster, "{guarded} -n1 -N1 echo one : -n1 -N1 echo two\necho code=$?\n", "-N2")
+    finished = job.wait_end()
+    assert "code=0" in finished.output
+    assert {"one", "two"} <= set(finished.output.splitlines())
+
+
+def test_a_terminal_is_srun_alone(cluster: RealCluster) -> None:
+    """--pty: one line, then srun itself."""
+    job = Driven(cluster, "{guarded} -N1 -n1 --pty echo hello\necho code=$?\n", "-N1")
+    finished = job.wait_end()
+    assert finished.output.count("guarded-srun: the job runs unguarded because --pty") == 1
+    assert "code=0" in finished.output
+
+
+def test_what_torchrun_mends_itself_is_no_breach(cluster: RealCluster) -> None:
+    """A worker crashes, torchrun starts all of them again: no incident, and the new ones are watched."""
+    worker = cluster.workdir / "worker.py"
+    worker.write_text(
+        "import os, sys, time\n"
+        "rank, again = int(os.environ['RANK']), int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "for n in range(1, 1000):\n"
+        "    time.sleep(0.1)\n"
+        "    if rank == 1 and not again and n == 20: sys.exit(3)\n"
+        "    loss = 'nan' if os.path.exists('nan') else 1 / n\n"
+        "    if rank == 0: print('iteration', n, 'loss', loss, flush=True)\n"
+        "    if again and n == 5 and rank == 0: print('torchrun began again', flush=True)\n"
+    )
+    script = (
+        "{guarded} " + QUICK + " --recovery stop -n1 -c2 {python} -m torch.distributed.run"
+        " --standalone --nproc-per-node=2 --max-restarts=1 {worker}\necho code=$?\n"
+    )
+    job = Driven(cluster, script, "-N1", "-c2", python=cluster.python, worker=worker)
+    job.wait_output("torchrun began again", 60)
+    time.sleep(3)
+    assert job.incidents() == []
+    job.touch("nan")
+    job.wait_output("code=86", 30)
+    finished = job.wait_end()
+    assert finished.incident()["breach"]["red_line"] == "numeric"
+    assert not job.processes("worker.py")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("begin_s", [0.0, 0.15, 0.3, 0.45, 0.6])
+def test_a_guard_killed_at_any_moment_costs_nothing(cluster: RealCluster, begin_s: float) -> None:
+    """Four jobs, their guards killed around breach, kill and requeue: each recovers, once."""
+    jobs = []
+    for number in range(4):
+        control = cluster.workdir / f"control-{number}"
+        control.mkdir()
+        control.chmod(0o777)
+        script = "exec {guarded} --recovery requeue " + QUICK + " -N1 {train}\n"
+        jobs.append(Driven(cluster, script, "-N1", "-n1", "--requeue", control=control))
+    for job in jobs:
+        job.wait_guarded(1)
+    guards = [job.guard() for job in jobs]
+    start = time.monotonic()
+    for job in jobs:
+        job.touch("nan")
+    for number, guard in enumerate(guards):
+        time.sleep(max(0.0, start + begin_s + 0.8 * number - time.monotonic()))
+        with contextlib.suppress(ProcessLookupError):
+            kill(guard)
+    for job in jobs:
+        job.wait_output("attempt 1 begins", 90)
+        job.touch("done")
+    for job in jobs:
+        finished = job.wait_end()
+        assert (finished.state, finished.fields["Restarts"]) == ("COMPLETED", "1"), finished.output
+        recoveries = [entry for entry in read_journal(job.state_dir) if entry["what"] == "recovery"]
+        assert len(recoveries) == 1, recoveries

@@ -56,6 +56,7 @@ def test_a_killed_watchdog_is_reported_replaced_and_obeyed(cluster: RealCluster)
     assert set(cluster.nodes[:3]) <= stacks
 
 
+@pytest.mark.long
 def test_it_is_killed_again_and_again(cluster: RealCluster) -> None:
     """Each loss is seen, also the second of one node; the job never notices."""
     job = Driven(cluster, "{guarded} -N2 {train}\necho code=$?\n", "-N2")
