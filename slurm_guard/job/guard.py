@@ -10,13 +10,12 @@ import os
 import queue
 import select
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 from slurm_guard.checkpoint.directory import plan_directories
+from slurm_guard.job.aftermath import LAST_WRITES_S, Aftermath
 from slurm_guard.job.channel import Channel
 from slurm_guard.job.inquiry import Inquiry
 from slurm_guard.job.journal import Journal
@@ -35,15 +34,15 @@ from slurm_guard.job.link import (
     Spawned,
     Start,
 )
+from slurm_guard.job.mishap import Mishaps
 from slurm_guard.job.record import Recorder
-from slurm_guard.job.recovery import Outcome, Place, Recoverer, plan_restart_environment
+from slurm_guard.job.recovery import Outcome, Place, plan_restart_environment
 from slurm_guard.job.watcher import OutputWatcher
 from slurm_guard.job.writer import Writer
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import HARD_LIMIT_S
-from slurm_guard.model.order import Exclude, Leave
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.model.reading import JobReading, StepReading
+from slurm_guard.model.reading import StepReading
 from slurm_guard.policy import act
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.policy.session import Phase, Session
@@ -54,9 +53,6 @@ _TICK_S = 0.25
 _QUIET_TICK_S = 0.5
 _REST_PER_S = 9.0
 _LONGEST_REST_S = 1.0
-_MOST_ERRORS = 20
-_LAST_WRITES_S = 5.0
-_ORDER_TRAVELS_S = 0.2
 _REQUEUED_S = 180.0
 _FRONT_WORDS: dict[type, GuardMessage] = {
     act.HoldFront: Hold(),
@@ -95,8 +91,7 @@ class Guard:
         self._srun_pid: int | None = None
         self._outcome: Outcome | None = None
         self._leave_at_s: float | None = None
-        self._failures = 0
-        self._told: set[str] = set()
+        self._mishaps = Mishaps(start.run, clock, journal, writer)
         self._read_at_s = float("-inf")
         self._terminated = False
         # What its predecessor left unfinished must be known before srun's end can mean anything.
@@ -109,10 +104,14 @@ class Guard:
             scene_root=str(journal.folder("")),
             watch=WatchTable.of(nodes),
         )
+        self._aftermath = Aftermath(
+            start.settings, slurm=slurm, clock=clock, journal=journal, recorder=self._recorder, writer=writer,
+            post=self._post, watched=self.session.watch.alive,
+        )  # fmt: skip
 
     def run(self, said: Sequence[FrontMessage] = ()) -> None:
         """Guard until the front is gone; `said` is what it has said already, after its `Start`."""
-        self._background(self._load_journal)
+        threading.Thread(target=self._load_journal, name="load", daemon=True).start()
         if self._start.again and self._start.pid is not None:
             self._on_front(Spawned(self._start.pid, self._start.attempt))
         for message in said:
@@ -120,9 +119,9 @@ class Guard:
         while not self._link.closed:
             try:
                 self._turn()
-                self._failures = 0
+                self._mishaps.end_row()
             except Exception as error:
-                self._bear(error)
+                self._mishaps.bear(error)
         self._end()
 
     def _turn(self) -> None:
@@ -133,23 +132,6 @@ class Guard:
         self._read_channel()
         self._obey(self.session.tick(self._clock.now_s(), self._clock.wall_s()))
         self._leave_when_late()
-
-    def _bear(self, error: Exception) -> None:
-        """An error of our own: tell it once and go on. One that stays ends this guard; the front has another.
-
-        Raises:
-            Exception: the same, when no turn has succeeded for `_MOST_ERRORS` turns.
-        """
-        text = describe_error(error)
-        if text not in self._told:
-            self._told.add(text)
-            self._writer.say(f"internal error: {text}; the job trains on")
-            self._journal.append("internal_error", self._clock.wall_s(), run=self._start.run, text=text)
-        self._failures += 1
-        if self._failures >= _MOST_ERRORS:
-            self._journal.flush(_LAST_WRITES_S)
-            raise error
-        self._clock.sleep(_TICK_S)
 
     # --- what comes in
 
@@ -256,7 +238,8 @@ class Guard:
         elif isinstance(one, act.RestartTraining):
             self._restart(one.recovery)
         elif isinstance(one, act.ReadJob):
-            self._inquiry.read_job(self._on_job)
+            clock = self._clock
+            self._inquiry.read_job(lambda job: self.session.job_read(job, clock.now_s(), clock.wall_s()))
         elif isinstance(one, act.FindStep):
             pid = one.srun_pid
             self._inquiry.find_step(pid, lambda: self._srun_pid == pid, partial(self._on_step, pid))
@@ -274,8 +257,8 @@ class Guard:
 
     def _leave(self) -> None:
         """The job is stopped for good: its records first, they are why."""
-        self._journal.flush(_LAST_WRITES_S)
-        self._writer.flush(_LAST_WRITES_S)
+        self._journal.flush(LAST_WRITES_S)
+        self._writer.flush(LAST_WRITES_S)
         self._link.send(Exit(self._start.settings.exit_code))
 
     def _leave_when_late(self) -> None:
@@ -292,9 +275,6 @@ class Guard:
             os.write(self._wake_write, b"\0")
         except OSError:
             return  # full: it wakes already
-
-    def _background(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=work, daemon=True).start()
 
     def _load_journal(self) -> None:
         self._journal.loaded.wait(HARD_LIMIT_S if self._start.again else None)
@@ -322,9 +302,6 @@ class Guard:
         self.session.resume_stamp = True
         return []
 
-    def _on_job(self, job: JobReading) -> list[act.Act]:
-        return self.session.job_read(job, self._clock.now_s(), self._clock.wall_s())
-
     def _on_step(self, srun_pid: int, step: StepReading) -> list[act.Act]:
         if self._srun_pid != srun_pid:
             return []  # it has ended meanwhile
@@ -344,37 +321,7 @@ class Guard:
             else self.session.attempt.stall.iteration,
             past_steps=self.session.past_steps,
         )  # fmt: skip
-        recoverer = Recoverer(
-            self._start.settings, self._slurm, self._clock, self._journal, self._about_to_requeue,
-            dismiss=self._dismiss,
-        )  # fmt: skip
-
-        def work() -> None:
-            self._recorder.write_groups()
-            try:
-                outcome = recoverer.recover(order, place)
-            except Exception as error:
-                reason = f"the recovery failed ({type(error).__name__}: {error})"
-                outcome = Outcome(Recovery(RecoveryKind.STOP, reason=reason), order.suspects, "", False)
-            self._post(lambda: self._on_recovered(outcome))
-
-        self._background(work)
-
-    def _dismiss(self, excluded: tuple[str, ...]) -> None:
-        """Send the watchdogs away before a requeue; one lives on long enough to have nodes excluded."""
-        nodes = [node for node in self.session.watch.alive() if node not in excluded]
-        orders: list[act.Act] = [act.Send(Leave())]
-        if excluded and nodes:
-            orders.insert(0, act.Send(Exclude(nodes[0], self._identity.requeue_id, ",".join(excluded))))
-        self._post(lambda: orders)
-        self._clock.sleep(_ORDER_TRAVELS_S)
-
-    def _about_to_requeue(self, recovery: Recovery, suspects: tuple[str, ...], wait_s: float) -> bool:
-        """The last records before Slurm ends the job: afterwards there may be no time for them."""
-        self._recorder.requeueing(recovery, suspects)
-        self._writer.say(recovery.reason)
-        self._writer.flush(_LAST_WRITES_S)
-        return self._journal.flush(max(wait_s, _LAST_WRITES_S))
+        self._aftermath.begin(order, place, self._on_recovered)
 
     def _on_recovered(self, outcome: Outcome) -> list[act.Act]:
         self._outcome = outcome
@@ -394,19 +341,10 @@ class Guard:
     def _end(self) -> None:
         """The front is gone: close the channel; the watchdogs finish an armed kill by themselves."""
         self._channel.close()
-        if self.session.phase is not Phase.OVER:
-            self._journal.append("front_gone", self._clock.wall_s(), run=self._start.run)
-        else:
-            self._journal.append("end", self._clock.wall_s(), run=self._start.run)
-        self._journal.flush(_LAST_WRITES_S)
+        what = "end" if self.session.phase is Phase.OVER else "front_gone"
+        self._journal.append(what, self._clock.wall_s(), run=self._start.run)
+        self._journal.flush(LAST_WRITES_S)
         self._writer.flush(1.0)
-
-
-def describe_error(error: Exception) -> str:
-    """The error and where it arose, in one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def _read(fd: int) -> bytes:

@@ -14,9 +14,10 @@ from slurm_guard.adapters.slurm_env import clean_environment, read_identity
 from slurm_guard.checkpoint.directory import plan_environment
 from slurm_guard.errors import OutsideError
 from slurm_guard.job.channel import Channel
-from slurm_guard.job.guard import Guard, describe_error
+from slurm_guard.job.guard import Guard
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.link import FrontMessage, GuardLink, Start
+from slurm_guard.job.mishap import describe_error
 from slurm_guard.job.writer import Writer
 from slurm_guard.model.place import JobIdentity
 

@@ -269,15 +269,8 @@ class Session:
 
     def convict(self, incident: str, breach: Breach, now_s: float) -> list[Act]:
         """Begin the stop of this incident (also one that an earlier guard began and did not finish)."""
-        self.stop = StopState(
-            incident=incident,
-            breach=breach,
-            nodes=frozenset(self.watch.alive()),
-            began_s=now_s,
-            settings=self.settings,
-            step_id=self.step_id,
-            kill=not self.settings.observe,
-        )
+        kill, nodes = not self.settings.observe, frozenset(self.watch.alive())
+        self.stop = StopState(incident, breach, nodes, now_s, self.settings, self.step_id, kill=kill)
         order = Send(self.stop.order(self.scene_root))
         where = f" on {breach.node}" if breach.node else ""
         crossed = f"red line {breach.red_line.value}{where}: {breach.evidence}"

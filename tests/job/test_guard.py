@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from slurm_guard.adapters.clock import SystemClock
-from slurm_guard.job import guard as module
-from slurm_guard.job import inquiry
+from slurm_guard.job import aftermath, inquiry, mishap
 from slurm_guard.job.channel import Channel
 from slurm_guard.job.guard import Guard
 from slurm_guard.job.journal import Journal, read_journal
@@ -96,7 +95,7 @@ class Bench:
         )
         (bin_ / "srun").chmod(0o755)
         monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
-        monkeypatch.setattr(module, "_ORDER_TRAVELS_S", 0.05, raising=False)
+        monkeypatch.setattr(aftermath, "_ORDER_TRAVELS_S", 0.05)
 
     def start(self, *, again: bool = False, pid: int | None = None, spawn: bool = True) -> None:
         """Start the guard as the front would, and its step."""
@@ -362,7 +361,7 @@ def test_error_of_our_own_is_told_once_and_borne(bench: Bench) -> None:
 
 def test_error_that_stays_ends_the_guard(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The front has another one."""
-    monkeypatch.setattr(module, "_TICK_S", 0.01)
+    monkeypatch.setattr(mishap, "_REST_S", 0.01)
     bench.start()
 
     def fail() -> None:
