@@ -6,12 +6,17 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from slurm_guard.policy.logpattern import EVAL_WORDS, LogPattern, Role
 from slurm_guard.policy.logtext import Found, parse_any_number
 
 _DEPTH = 5
+_PAIRS = 1000
+_LITERAL_LIMIT = 4096
+"""Characters of a nested Python dict that are read: its parser is slow, and a hostile line must not stall."""
+
 _DECODER = json.JSONDecoder()
 _NUMBER = r"[+-]?(?:[\d.][\d.,e+-]{0,40}|nan|inf(?:inity)?)(?:/\d{1,18})?%?"
 _STRING_VALUE = re.compile(
@@ -45,7 +50,7 @@ def parse_objects(text: str) -> tuple[str, list[dict[str, Any]]]:
     if objects:
         return text[:at], objects
     text = _STRING_VALUE.sub(r"\1''", text)
-    if text.count("{") > 1 and (nested := _parse_literal(text[at:])):
+    if len(text) < _LITERAL_LIMIT and text.count("{") > 1 and (nested := _parse_literal(text[at:])):
         return text[:at], [nested]
     return text, []
 
@@ -63,7 +68,7 @@ def _parse_literal(text: str) -> dict[str, Any] | None:
 
 def read_object(value: dict[str, Any], found: Found, pattern: LogPattern) -> bool:
     """Add what one object says to `found`; whether it says that it is of an evaluation."""
-    for key, item in _walk(value, "", _DEPTH):
+    for key, item in islice(_walk(value, "", _DEPTH), _PAIRS):
         role, rank = pattern.meaning(key)
         if role is Role.NOTHING and "/" in key:
             own = key.rpartition("/")[2]

@@ -25,6 +25,8 @@ from slurm_guard.policy.logtext import (
 )
 
 _HEAD = 200
+_COUNTER_LIMIT = 1000
+"""Characters from the start of a line in which a bar or a counter in brackets stands."""
 
 _EVAL_WORD = re.compile(
     r"(?<![\w/.=-])(?:eval|evaluat\w{1,6}|valid|validat\w{1,6}|val|test(?:ing)?|sanity checking)(?![\w/.=-])"
@@ -56,7 +58,7 @@ def read_line(text: str, found: Found, pattern: LogPattern) -> RecordKind:
         found.ignored = "a summary, or a tool that reports about the training"
         if "epoch" in text:
             read_epoch(text, found)
-        return RecordKind.SUMMARY
+        return RecordKind.NOISE if "slurm" in text or "srun" in text else RecordKind.SUMMARY
     for key in pattern.loss_keys:
         read_losses(text, found, pattern, key)
     if "loss" in text:
@@ -90,10 +92,12 @@ def _judge_kind(text: str, found: Found) -> RecordKind:
 
 
 def _judge_lossless(text: str, found: Found) -> RecordKind:
-    if ("skip" in text or "overflow" in text) and _SKIP.search(text):
+    if ("skip" in text or "overflow" in text) and _SKIP.search(text, 0, _COUNTER_LIMIT):
         return RecordKind.SKIP
     # A training bar may show the last evaluation's loss and none of its own.
-    return RecordKind.EVAL if found.has_eval and not _BAR.search(text) else RecordKind.TRAIN
+    return (
+        RecordKind.EVAL if found.has_eval and not _BAR.search(text, 0, _COUNTER_LIMIT) else RecordKind.TRAIN
+    )
 
 
 def is_eval_text(text: str) -> bool:
@@ -135,7 +139,7 @@ def _read_form(text: str, found: Found, kind: RecordKind) -> RecordKind:
 
 def read_bar(text: str, found: Found) -> None:
     """The counter of a progress bar, else one in brackets beside a loss or an epoch."""
-    bar = _BAR.search(text)
+    bar = _BAR.search(text, 0, _COUNTER_LIMIT)
     if bar:
         if not OTHER_BAR.search(text, 0, bar.start()):
             group = 1 if bar[1] else 2
@@ -145,6 +149,6 @@ def read_bar(text: str, found: Found) -> None:
         return
     if found.loss is not None or found.epoch is not None:
         for pattern in _BRACKETS:
-            if counter := pattern.search(text):
+            if counter := pattern.search(text, 0, _COUNTER_LIMIT):
                 found.take("counter in brackets", Role.ITERATION, 0, float(counter[1]), counter.start(1))
                 return

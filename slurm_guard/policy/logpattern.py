@@ -158,6 +158,7 @@ LINE_FORMS = (
     _form("train", r"train:? (?P<epoch>\d{1,9}) \[\s{0,16}(?P<iteration>\d{1,18})/"),
     _form("train", r"train \[(?P<epoch>\d{1,9})\]\[\s{0,16}(?P<iteration>\d{1,18})/"),
     _form("batch [", r".{0,200}?batch \[\d{1,18}-(?P<iteration>\d{1,18})\]"),
+    _form("][", r"\[(?P<epoch>\d{1,9})/\d{1,9}\]\[(?P<iteration>\d{1,18})/\d{1,18}\]"),
     _form("[ep ", r".{0,200}?\[ep (?P<epoch>\d{1,9})[/\]]"),
 )
 """What they find counts where no key on the line says otherwise."""

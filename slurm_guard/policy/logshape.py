@@ -20,7 +20,7 @@ _SKIPPED = re.compile(rb"kipped iterations:\s{0,16}(\d+)")
 """The one number whose value, not only its place, decides what a line is about."""
 
 _LINE_LIMIT = 1024
-_SHAPES = 2048
+_SHAPES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ShapeMemory:
         """Remember how a line was read, when its shape comes again and every number has one place."""
         name = hash(key)
         if name not in self._once:
-            if len(self._once) > 4 * _SHAPES:
+            if len(self._once) > 4 * _SHAPES - 1:
                 self._once.clear()
             self._once.add(name)
             return

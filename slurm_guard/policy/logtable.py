@@ -9,6 +9,7 @@ from slurm_guard.policy.logpattern import NUMBER, LogPattern, Role
 from slurm_guard.policy.logtext import Found, parse_number
 
 _COLUMNS = 200
+_HEADER_LIMIT = 4096
 _NAME = re.compile(r"[a-z_][\w/ .%@()-]{0,60}")
 _CELL = re.compile(rf"{NUMBER}|\d{{1,3}}(?::\d\d){{1,2}}|")
 _GAP = re.compile(r"\s{2,}|\t")
@@ -35,6 +36,8 @@ class Table:
 
 def parse_header(text: str, pattern: LogPattern) -> Table | None:
     """The table that this lower-case line begins, or None. A header names a loss and holds no number."""
+    if len(text) > _HEADER_LIMIT:
+        return None
     for separator in (",", "|", "\t", ""):
         if separator and separator not in text:
             continue

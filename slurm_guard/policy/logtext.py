@@ -86,9 +86,11 @@ _KEY_WORDS = frozenset(
 """A word before `loss` that belongs to the key; any other is prose."""
 
 _VALUE = re.compile(
-    r"(?P<tail>[\w/.@-]{0,40})(?P<of> train| value| val)?['\"]?\s{0,3}(?:[:=]|is(?= ))?\s{0,16}"
+    r"(?P<tail>[\w/.@-]{0,40})(?P<of> train| value| val)?['\"]?"
+    r"(?: at (?:step|iteration|iter|epoch) \d{1,18}(?=\s?[:=]))?"
+    r"\s{0,3}(?:[:=]|is(?= ))?\s{0,16}"
     r"(?P<wrap>(?:np\.float\d{1,3}|(?:torch\.)?tensor|array)?[(\[]{1,2}|['\"]|<[^<>]{0,80}numpy=)?\s{0,8}"
-    rf"(?P<value>\d{{1,3}}(?:,\d{{3}}){{1,5}}(?![\d,])(?:\.\d{{1,40}})?|{NUMBER})(?![\w%/]|\.\d)"
+    rf"(?P<value>\d{{1,3}}(?:,\d{{3}}){{1,5}}(?![\d,])(?:\.\d{{1,40}})?|{NUMBER})(?![\w%/#]|\.[\d#])"
 )
 
 _COUNT = re.compile(
@@ -235,4 +237,5 @@ def _before(text: str, at: int) -> tuple[str, str]:
     if before is None:
         return "", ""
     own, word = before.groups()
-    return own[::-1], (word or "")[::-1]
+    # Records of two writers may be glued: "2.5step 11".
+    return own[::-1].lstrip("0123456789."), (word or "")[::-1]
