@@ -8,6 +8,11 @@ import signal
 import sys
 import time
 
+if __name__ == "__main__":
+    # The training comes first, and already while the guard loads: srun starts the ranks in that time.
+    with contextlib.suppress(OSError):
+        os.nice(5)
+
 from slurm_guard.adapters.clock import SystemClock
 from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.adapters.slurm_env import clean_environment, read_identity
@@ -29,8 +34,6 @@ def main() -> None:
     """Guard what the front started; ends when the front is gone, non-zero where no guarding is possible."""
     for name in _IGNORED:
         signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        os.nice(5)  # the training comes first
     try:
         _guard(GuardLink.from_argv(sys.argv[1:]))
     except Exception as error:
