@@ -71,7 +71,6 @@ class Guard:
         self._link = link
         self._start = start
         self._environ = environ
-        self._slurm = slurm
         self._clock = clock
         self._identity = identity
         self._journal = journal
@@ -79,9 +78,7 @@ class Guard:
         self._writer = writer
         self._nodes = nodes
         self._events: queue.SimpleQueue[Callable[[], list[act.Act]]] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = os.pipe()
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._output = OutputWatcher(start, environ, self._post, writer.say)
         self._recorder = Recorder(journal, clock, identity, self._output.tail, start.run)
         self._output.take_records = lambda records: self.session.records(records, self._clock.now_s())
@@ -92,8 +89,7 @@ class Guard:
         self._outcome: Outcome | None = None
         self._leave_at_s: float | None = None
         self._mishaps = Mishaps(start.run, clock, journal, writer)
-        self._read_at_s = float("-inf")
-        self._terminated = False
+        self._read_at_s, self._terminated = float("-inf"), False
         # What its predecessor left unfinished must be known before srun's end can mean anything.
         self._taking_over = start.again
         self._early_exit: Exited | None = None

@@ -64,6 +64,9 @@ ASK_AGAIN_S = 10.0
 GAP_S = 2.0
 """A tick that comes this late was no silence of the job: the machine or the job slept."""
 
+SLEEP_S = 10.0
+"""The same for a stop in progress: a guard that only lacks CPU must not put its limit off."""
+
 
 class Phase(str, Enum):
     """Where the session stands."""
@@ -236,7 +239,7 @@ class Session:
         if gap_s > GAP_S or self.ending.paused:
             self.attempt.shifted(gap_s)
             self.watch.shifted(gap_s)
-        if gap_s > GAP_S and self.stop is not None:
+        if gap_s > SLEEP_S and self.stop is not None:
             self.stop.shifted(gap_s)
 
     def _know_step(self, step_id: str) -> None:
@@ -300,8 +303,7 @@ class Session:
             return acts
         breach = self.attempt.blame(stop.breach)
         if breach != stop.breach:
-            acts.append(Blame(breach))
-            acts.append(Say(breach.evidence))
+            acts += [Blame(breach), Say(breach.evidence)]
         suspects = self.attempt.suspects(breach, stop.left_nodes())
         if not stop.kill:
             return [*acts, *self._close_observed("nothing was stopped", suspects)]

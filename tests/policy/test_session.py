@@ -317,6 +317,13 @@ def test_gap_shifts_a_stop() -> None:
     assert len(find(story.wait(0.75), act.CancelStep)) == 1
 
 
+def test_guard_that_lacks_cpu_does_not_put_the_hard_limit_off() -> None:
+    """Ticks that come some seconds late, again and again, are no sleep of the watchdogs."""
+    story = Story()
+    story.break_loss()
+    assert len(find(story.wait(60, step_s=4.0), act.Recover)) == 1
+
+
 def test_suspended_job_is_asked_about_until_it_runs_on() -> None:
     """While suspended nothing is judged; the silence of the suspension counts for nothing afterwards."""
     story = Story(explicit=("stall_s",), stall_s=20.0)
