@@ -79,7 +79,11 @@ CASES = {
 }
 
 
-WAITED = re.compile(rb"srun: (Job J step creation temporarily disabled|Step created for job J)")
+WAITED = re.compile(
+    rb"srun: (Job J step creation temporarily disabled|Step created for job J)"
+    # guarded-srun's own word on thousands of lines that are no training log.
+    rb"|guarded-srun: no loss and no iteration was understood"
+)
 RACE = re.compile(rb"srun: (error: NODE: task 0: Interrupt|Job step aborted: Waiting).*\n")
 """Which of the two bare srun says after two Ctrl-C depends on who is faster."""
 
