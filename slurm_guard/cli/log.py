@@ -42,13 +42,13 @@ def records(
 
     With --json every line of the log gives a line; without, only those that say something.
     """
-    reader = LineReader(parse_patterns(loss_key, iteration_key, pattern))
+    reader, encode = LineReader(parse_patterns(loss_key, iteration_key, pattern)), json.JSONEncoder().encode
     if not as_json:
         print(f"{'line':>9}  {'loss':>12}  {'iteration':>10}  {'epoch':>8}  kind")
     with _open_log(file) as log:
         for number, record in _read_lines(log, reader):
             if as_json:
-                print(json.dumps({"line": number, **_as_json(record)}))
+                print(encode({"line": number, **_as_json(record)}))
             elif record is not None:
                 print(_row(number, record))
 

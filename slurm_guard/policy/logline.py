@@ -51,11 +51,14 @@ class LineReader:
         if self._held:
             start = low.find(b"\n") + 1
             line = self._held + chunk[: start - 1]
-            self._read_held(_edges(line) if self._long else line, records)
+            self._read_single(_edges(line) if self._long else line, records)
         self._long = False
         self._held = b""
         self._hold(chunk[end:])
-        self._read(chunk, low, start, end, records)
+        if start == 0 and low.find(b"\n") == end - 1:
+            self._read_single(chunk[: end - 1], records)
+        else:
+            self._read(chunk, low, start, end, records)
         return records
 
     def flush(self) -> list[Record]:
@@ -67,10 +70,10 @@ class LineReader:
             line, self._long = _edges(line), True
         self._held = line
 
-    def _read_held(self, line: bytes, records: list[Record]) -> None:
-        """Read a line that began in an earlier chunk."""
+    def _read_single(self, line: bytes, records: list[Record]) -> None:
+        """Read a line that came alone."""
         low = line.lower()
-        if self._reads_all() or any(word in low for word in self._words):
+        if line and (self._reads_all() or any(word in low for word in self._words)):
             self._read_one(line, records)
 
     def _reads_all(self) -> bool:

@@ -93,7 +93,7 @@ _ITERATIONS = {
         ),
         4,
     ),
-    **dict.fromkeys(words("batch|batch idx|batches|update|updates|n updates", "|"), 6),
+    **dict.fromkeys(words("batch|batch idx|update|updates|n updates", "|"), 6),
 }
 """The counter that advances: the global step, else the optimizer's, else the one inside the epoch."""
 

@@ -238,4 +238,4 @@ def _before(text: str, at: int) -> tuple[str, str]:
         return "", ""
     own, word = before.groups()
     # Records of two writers may be glued: "2.5step 11".
-    return own[::-1].lstrip("0123456789."), (word or "")[::-1]
+    return own[::-1].lstrip("0123456789./"), (word or "")[::-1]
