@@ -13,7 +13,7 @@ _RESAMPLES = 4000
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. `goal` is what was promised, `met` None where nothing was."""
+    """One line of the table. `goal` is what was promised, if anything; `met` None where not shown."""
 
     what: str
     value: str
@@ -24,7 +24,9 @@ class Figure:
     @property
     def verdict(self) -> str:
         """The last column."""
-        return "" if self.met is None else "met" if self.met else "MISSED"
+        if not self.goal:
+            return ""
+        return "not shown" if self.met is None else "met" if self.met else "MISSED"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from bench_parts.memory import read_all_cpu_s, read_guarding
 from bench_parts.site import Allocation, BenchError, Site, say
 
 _ITERATION_GOAL = 1.001
+_WIDEST = 0.05
 _ITERATION_RUN_S = 15
 _WARM_UP_S = 4
 _START_GOAL_S = 0.5
@@ -41,7 +42,9 @@ def measure_iteration(site: Site, runs: int) -> list[Figure]:
     over = read_interval([g / b for g, b in zip(mean_ms["guarded"], mean_ms["bare"], strict=True)])
     return [
         Figure(f"mean iteration time, guarded to bare ({ranks} ranks on {ranks} cores)", over.show(".4f"),
-               f"<= {_ITERATION_GOAL}, reached by the interval", over.low <= _ITERATION_GOAL, runs),
+               f"<= {_ITERATION_GOAL}, reached by an interval <= {_WIDEST:g} wide",
+               # A wide enough interval reaches everything.
+               over.low <= _ITERATION_GOAL if over.high - over.low <= _WIDEST else None, runs),
         Figure("the same with bare srun", read_interval(mean_ms["bare"]).show(".2f") + " ms", runs=runs),
         Figure(f"CPU of front, guard, watchdog and their srun in the meantime, of {ranks} cores",
                read_interval(taken).show(".3f") + " %", runs=runs),

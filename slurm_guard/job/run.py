@@ -12,6 +12,9 @@ if __name__ == "__main__":
     # The training comes first, and already while the guard loads: srun starts the ranks in that time.
     with contextlib.suppress(OSError):
         os.nice(5)
+        # Its session is a scheduling group of its own, which counts as much as all ranks of one together.
+        with open("/proc/self/autogroup", "w", encoding="ascii") as file:
+            file.write("5")
 
 from slurm_guard.adapters.clock import SystemClock
 from slurm_guard.adapters.slurm_cli import SlurmCli
