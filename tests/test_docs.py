@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,19 @@ def test_scripts_are_there_to_be_run(page: Path) -> None:
     assert [name for name in named if not os.access(ROOT / name, os.X_OK)] == []
 
 
+def _script_options() -> set[str]:
+    """What the scripts that pages quote say of themselves."""
+    helps = (
+        subprocess.run([ROOT / name, "--help"], capture_output=True, text=True, check=True).stdout
+        for name in ("scripts/bench", "scripts/minicluster")
+    )
+    return {option for text in helps for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
+
+
 @pages
 def test_options_exist(page: Path) -> None:
     """Every long option that a page names belongs to one of our programs, to srun or to sbatch."""
-    known = own_flags().keys() | _slurm_guard_options() | BATCH_OPTIONS
+    known = own_flags().keys() | _slurm_guard_options() | _script_options() | BATCH_OPTIONS
     named = re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text())
     assert [option for option in named if option not in known and not is_srun_option(option)] == []
 
