@@ -57,7 +57,8 @@ def _guard(link: GuardLink) -> None:
     journal = Journal(
         environ["SLURM_GUARD_STATE_DIR"],
         identity,
-        lambda: _read_start_time(slurm, identity),
+        # To a guard that takes over the journal is its own, whatever becomes of the job meanwhile.
+        lambda: None if start.again else _read_start_time(slurm, identity),
         start.argv,
         writer.say,
     )
@@ -91,9 +92,11 @@ def _read_start_time(slurm: SlurmCli, identity: JobIdentity) -> float | None:
     if told.isdigit():
         return float(told)
     try:
-        return slurm.read_job(identity.requeue_id).start_time_s
+        job = slurm.read_job(identity.requeue_id)
     except OutsideError:
         return None
+    # A job that has just been requeued shows its next start.
+    return job.start_time_s if job.state == "RUNNING" else None
 
 
 if __name__ == "__main__":
