@@ -107,7 +107,8 @@ class Recoverer:
 
     def _facts(self, order: Recover, place: Place, choice: Choice, until_s: float) -> RecoveryFacts:
         job = self._ask(lambda: self._slurm.read_job(place.identity.requeue_id), until_s)
-        entries = self._journal.own_entries()
+        # What a guard that died before the act had written of this very incident counts only once it is done.
+        entries = [entry for entry in self._journal.own_entries() if not _is_recovery(entry, order.incident)]
         progressed = has_progressed(entries, place.iteration)
         return RecoveryFacts(
             recovery=self._settings.recovery,
@@ -216,9 +217,8 @@ class Recoverer:
 
     def _write_recovery(self, order: Recover, recovery: Recovery, place: Place) -> None:
         """The entry that the budget counts, before the act: after a requeue there is no time."""
-        for entry in self._journal.own_entries():
-            if (entry["what"], entry.get("incident")) == ("recovery", order.incident):
-                return  # by a guard that died before the act
+        if any(_is_recovery(entry, order.incident) for entry in self._journal.own_entries()):
+            return  # by a guard that died before the act
         self._journal.append(
             "recovery",
             self._clock.wall_s(),
@@ -264,6 +264,10 @@ def _judge_refusal(error: CommandFailed, recovery: Recovery) -> tuple[Recovery, 
     if error.argv[1:2] == ["update"]:
         return recovery, f"requeued, but its nodes could not be excluded: {why}"
     return _stopped(f"the requeue was refused: {why}")
+
+
+def _is_recovery(entry: Mapping[str, object], incident: str) -> bool:
+    return entry.get("what") == "recovery" and entry.get("incident") == incident
 
 
 def _stopped(reason: str) -> tuple[Recovery, str]:
