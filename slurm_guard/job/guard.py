@@ -210,7 +210,7 @@ class Guard:
                     self._take_output("", chunk, is_error=is_error)
             self._output.step_ended()
             self._srun_pid = None
-            self._obey(self.session.srun_exited(now_s))
+            self._obey(self.session.srun_exited(now_s, failed=message.code != 0))
         elif isinstance(message, Dropped):
             self._output.dropped_bytes += message.bytes
 

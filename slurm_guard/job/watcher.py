@@ -9,7 +9,7 @@ from functools import partial
 from slurm_guard.errors import UsageError
 from slurm_guard.job.link import Start
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.reading import Record, TaskExit
+from slurm_guard.model.reading import NodeLost, Record, TaskExit
 from slurm_guard.policy.act import Act
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.logline import LineReader
@@ -57,7 +57,7 @@ class OutputWatcher:
 
     def take(
         self, source: str, chunk: bytes, *, is_error: bool
-    ) -> tuple[list[Record], list[TaskExit | Ending]]:
+    ) -> tuple[list[Record], list[TaskExit | NodeLost | Ending]]:
         """What this piece of output says; `source` is "" for the passing copy, else a file."""
         self.tail.add(chunk)
         key = source or ("stderr" if is_error else "stdout")
@@ -122,7 +122,7 @@ class OutputWatcher:
         self._post(event)
         taken.wait()  # one piece at a time: what the guard is too slow for stays in the file
 
-    def _take_words(self, chunk: bytes) -> list[TaskExit | Ending]:
+    def _take_words(self, chunk: bytes) -> list[TaskExit | NodeLost | Ending]:
         """srun's own words in a piece of stderr; a flood without them costs one search."""
         body = self._partial + chunk
         cut = body.rfind(b"\n") + 1

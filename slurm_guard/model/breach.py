@@ -22,6 +22,7 @@ class BreachKind(str, Enum):
     DEAD_RANK = "dead_rank"
     STOPPED_RANK = "stopped_rank"
     UNFINISHED_EXIT = "unfinished_exit"
+    NODE_LOST = "node_lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,13 @@ class TaskExit:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLost:
+    """srun's word that a node failed under its step; `node` as srun wrote it, a host list for several."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobReading:
     """A job as the controller shows it. `state` is Slurm's word (RUNNING, PENDING, CANCELLED …)."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from slurm_guard.model.breach import Breach, BreachKind
+from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record
 from slurm_guard.policy.act import Act, Say, Send
@@ -30,6 +30,7 @@ class Attempt:
     numeric: NumericState = field(default_factory=NumericState)
     looks: LookPair = field(default_factory=LookPair)
     observed: frozenset[BreachKind] = frozenset()
+    lost_node: str = ""
 
     @classmethod
     def begin(cls, now_s: float) -> Attempt:
@@ -69,6 +70,20 @@ class Attempt:
         if verdict is not None:
             self.stall = self.stall.looked(verdict)
         return acts, action.breach
+
+    def judge_end(self) -> Breach | None:
+        """What the failed end of its srun was: a lost node takes the step with it, and nobody dies alone."""
+        if not self.lost_node:
+            return None
+        return Breach(
+            RedLine.HARDWARE,
+            BreachKind.NODE_LOST,
+            value="node failure",
+            evidence=f"Slurm lost node {self.lost_node}, and with it the step",
+            node=self.lost_node,
+            iteration=self.stall.iteration,
+            suspects=tuple(self.lost_node.split(",")) if "[" not in self.lost_node else (self.lost_node,),
+        )
 
     def shifted(self, gap_s: float) -> None:
         """Leave the last `gap_s` seconds out."""

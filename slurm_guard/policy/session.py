@@ -32,7 +32,7 @@ from slurm_guard.model.order import (
     Stack,
     Trouble,
 )
-from slurm_guard.model.reading import JobReading, Record, TaskExit
+from slurm_guard.model.reading import JobReading, NodeLost, Record, TaskExit
 from slurm_guard.policy.act import (
     Act,
     Blame,
@@ -102,8 +102,6 @@ class Session:
     past_steps: frozenset[str] = frozenset()
     seen_s: float | None = None
 
-    # --- the training step
-
     def spawned(self, pid: int, now_s: float) -> list[Act]:
         """The front started the training srun."""
         self._pass(now_s)
@@ -124,10 +122,13 @@ class Session:
         self._know_step(step_id)
         return plan_starts(self.watch, now_s)
 
-    def srun_exited(self, now_s: float) -> list[Act]:
+    def srun_exited(self, now_s: float, *, failed: bool = True) -> list[Act]:
         """The training srun has ended, whatever the reason; all its output has been read."""
         self._pass(now_s)
         self.srun_running = False
+        breach = self.attempt.judge_end() if failed and not self.settings.observe else None
+        if self.phase is Phase.TRAINING and (asked := self._suspect(breach, now_s)):
+            return [HoldFront(), *asked]
         if self.phase in {Phase.TRAINING, Phase.CONFIRMING, Phase.WAITING}:
             return self._over([*self._close_observed("the step has ended"), ReleaseFront()])
         return self._advance_stop(now_s)
@@ -138,8 +139,6 @@ class Session:
         if name not in {"SIGCONT", "SIGWINCH"}:
             self.attempt.ranks.signalled(now_s)  # it goes on to all of them
         return []
-
-    # --- what is observed
 
     def records(self, records: Iterable[Record], now_s: float) -> list[Act]:
         """Records of the training log."""
@@ -153,12 +152,14 @@ class Session:
             acts += self._suspect(breach, now_s)
         return acts
 
-    def srun_said(self, said: TaskExit | Ending, now_s: float) -> list[Act]:
+    def srun_said(self, said: TaskExit | NodeLost | Ending, now_s: float) -> list[Act]:
         """srun or slurmstepd spoke on stderr."""
         self._pass(now_s)
-        if isinstance(said, Ending):
-            # Our own kill, and the end of a srun that hung, make srun say such things too.
-            if self.phase in {Phase.TRAINING, Phase.CONFIRMING}:
+        if isinstance(said, NodeLost):
+            self.attempt.lost_node = self.attempt.lost_node or said.node
+        elif isinstance(said, Ending):
+            # Our own kill, a srun that hung, and the end of a step that lost a node sound the same.
+            if self.phase in {Phase.TRAINING, Phase.CONFIRMING} and not self.attempt.lost_node:
                 self.ending = self.ending.heard(said)
         else:
             self.attempt.ranks.exited(said, now_s)
@@ -211,8 +212,6 @@ class Session:
                 acts += self.stop.lost(node)
         return acts
 
-    # --- the clock
-
     def tick(self, now_s: float, wall_s: float) -> list[Act]:
         """Time passed. Called several times a second."""
         self._pass(now_s)
@@ -247,8 +246,6 @@ class Session:
         if self.stop is not None:
             self.stop.step_id = step_id
 
-    # --- a breach
-
     def _suspect(self, breach: Breach | None, now_s: float) -> list[Act]:
         """A red line seems crossed: ask whether the job is only ending, and do not wait long for it."""
         if breach is None or self.phase is not Phase.TRAINING or breach.kind in self.attempt.observed:
@@ -265,7 +262,7 @@ class Session:
         self.phase, self.suspect_breach = Phase.TRAINING, None
         if breach is None or self.ending.paused or judge_ending(self.ending, wall_s):
             self.ask_again_s = now_s + ASK_AGAIN_S
-            return []
+            return [] if self.srun_running else self._over([ReleaseFront()])
         self.attempt.looks.forget_scene()
         breach = self.attempt.blame(breach)
         return self.convict(name_incident(breach, self.run, wall_s), breach, now_s)

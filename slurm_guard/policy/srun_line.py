@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_guard.model.reading import TaskExit
+from slurm_guard.model.reading import NodeLost, TaskExit
 from slurm_guard.policy.ending import Ending
 
 _WHO = r"(?:\s*\d{1,6}: )?(?:srun: |slurmstepd(?:-\S+)?: |\[\d{4}-\d\d-\d\dT[\d:.]+\] )(?:error: )?"
@@ -44,6 +44,7 @@ _OTHER_SIGNAL = re.compile(
     r"(?:Real-time signal|Unknown signal) -?\d+|Power failure|I/O possible|Stack fault"
 )
 
+_NODE_LOST = re.compile(_WHO + r"(?:launch/slurm: )?(?:\w+: )?Node failure on (?P<node>[\w.,\[\]-]+)")
 _CANCELLED = re.compile(
     _WHO + r"\*\*\* (?P<what>JOB|STEP|STEPD|HETJOB)\b.{0,200}? (?:CANCELLED|TERMINATED) AT \S+"
     r"(?: DUE [Tt][Oo] (?P<why>.+?))? \*\*\*"
@@ -55,7 +56,7 @@ _ABORT = re.compile(
 )
 
 
-def parse_srun_line(line: bytes) -> TaskExit | Ending | None:
+def parse_srun_line(line: bytes) -> TaskExit | NodeLost | Ending | None:
     """What this line of stderr says, or None. Signals are named without SIG; `OOM` is Slurm's own.
 
     The node of a TaskExit is the host list as srun wrote it, so `n[1-2]` for tasks of two nodes.
@@ -68,6 +69,8 @@ def parse_srun_line(line: bytes) -> TaskExit | Ending | None:
     text = line.decode("utf-8", "replace").strip("\r\n")
     if found := _TASK.match(text):
         return _task_exit(found["node"], found["tasks"], found["how"])
+    if found := _NODE_LOST.match(text):
+        return NodeLost(found["node"])
     if found := _CANCELLED.match(text):
         what = "job" if found["what"] in {"JOB", "HETJOB"} else "step"
         why = f" ({found['why'].lower()})" if found["why"] else ""

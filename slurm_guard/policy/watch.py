@@ -18,6 +18,9 @@ RETRY_S = (0.0, 2.0, 10.0, 60.0)
 STABLE_S = 30.0
 """Seconds that a watchdog must live before its starts are counted anew."""
 
+ALONE_AFTER = 2
+"""Failed starts in a row after which a node's watchdog gets a step of its own."""
+
 LOUD_AFTER = 3
 """Failed starts in a row after which the user is told that the node is unguarded."""
 
@@ -91,14 +94,20 @@ def judge_silent(table: WatchTable, now_s: float) -> tuple[str, ...]:
 
 
 def plan_starts(table: WatchTable, now_s: float) -> list[Act]:
-    """The start of a watchdog on every node that needs one now; noted in the table."""
+    """The start of a watchdog on every node that needs one now; noted in the table.
+
+    They share a step, except after `ALONE_AFTER` failed starts: a step with one dead node in it may
+    not come up on the living ones either.
+    """
     nodes = tuple(
         name
         for name, node in table.nodes.items()
         if node.pulse_s is None and node.started_s is None and now_s >= node.next_s
     )
+    together = tuple(name for name in nodes if table.nodes[name].starts < ALONE_AFTER)
+    alone = [(name,) for name in nodes if name not in together]
     table.started(nodes, now_s)
-    return [StartWatchdogs(nodes)] if nodes else []
+    return [StartWatchdogs(group) for group in (together, *alone) if group]
 
 
 def choose_complaints(table: WatchTable) -> list[Act]:

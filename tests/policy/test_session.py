@@ -27,7 +27,7 @@ from slurm_guard.model.order import (
     TermSent,
     Trouble,
 )
-from slurm_guard.model.reading import JobReading, Record, TaskExit
+from slurm_guard.model.reading import JobReading, NodeLost, Record, TaskExit
 from slurm_guard.policy import act
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
@@ -682,3 +682,36 @@ def test_trouble_of_a_watchdog_is_told() -> None:
     """The user hears of it, the job runs on."""
     story = Story()
     assert story.report(Trouble("n1", "no memory")) == [act.Say("watchdog on n1: no memory")]
+
+
+def lose_node(story: Story) -> list[act.Act]:
+    """srun says that a node failed, ends the step, and ends."""
+    story.session.srun_said(NodeLost("n2"), story.now_s)
+    story.session.srun_said(TaskExit("n1", (0,), signal="KILL"), story.now_s)
+    story.session.srun_said(Ending("srun says 'Force Terminated StepId=7.0'"), story.now_s)
+    return story.session.srun_exited(story.now_s)
+
+
+def test_a_lost_node_of_a_job_that_lives_on_is_a_breach() -> None:
+    """A --no-kill job: Slurm ended the step and not the job, so nobody else brings the training back."""
+    story = Story()
+    assert act.HoldFront() in lose_node(story)
+    (opened,) = find(story.answer(job()), act.OpenIncident)
+    assert (opened.breach.red_line, opened.breach.node) == (RedLine.HARDWARE, "n2")
+    assert opened.breach.suspects == ("n2",)
+    assert story.phase is Phase.STOPPING
+
+
+def test_a_lost_node_is_no_breach_where_slurm_requeues_the_job() -> None:
+    """Then its state is no longer RUNNING, and the front leaves with srun's own exit."""
+    story = Story()
+    lose_node(story)
+    assert act.ReleaseFront() in story.answer(job(state="COMPLETING"))
+    assert story.phase is Phase.OVER
+
+
+def test_a_lost_node_that_the_step_survived_is_no_breach() -> None:
+    """`srun --no-kill` went on without it to the end."""
+    story = Story()
+    story.session.srun_said(NodeLost("n2"), story.now_s)
+    assert act.ReleaseFront() in story.session.srun_exited(story.now_s, failed=False)

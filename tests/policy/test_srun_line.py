@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_guard.model.reading import TaskExit
+from slurm_guard.model.reading import NodeLost, TaskExit
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.srun_line import parse_srun_line
 
@@ -106,7 +106,6 @@ def test_endings(line: str, word: str) -> None:
         "srun: error: n1: tasks 9-0-1,: Killed",
         "srun: error: n1: tasks 0-99999999: Killed",
         "srun: error: Unable to create step for job 5: Invalid user id",
-        "srun: error: Node failure on n2",
         "slurmstepd: error: *** STEP 3.0 ON n1 UNCORRECTABLE MEMORY ERROR AT 2026-11-29T18:53:33 ***",
         "error: n1: task 3: Killed",
         "the log of srun: forcing job termination was seen",
@@ -122,3 +121,9 @@ def test_other_lines_say_nothing(line: str) -> None:
 def test_bytes_that_are_no_text_are_harmless() -> None:
     """Binary output is nobody's word."""
     assert parse_srun_line(b"\xff\xfe srun: \x00\xff ***") is None
+
+
+def test_a_lost_node_is_named() -> None:
+    """srun says it once for a step that loses a node."""
+    assert parse_srun_line(b"srun: error: Node failure on n2\n") == NodeLost("n2")
+    assert parse_srun_line(b"3: Node failure on n2\n") is None

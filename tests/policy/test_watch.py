@@ -112,3 +112,13 @@ def test_sleep_is_left_out() -> None:
     assert judge_silent(table, 1109.0) == ()
     assert plan_starts(table, 1101.0) == []
     assert plan_starts(table, 1102.0) == [StartWatchdogs(("n2",))]
+
+
+def test_after_two_failed_starts_each_node_has_a_step_of_its_own() -> None:
+    """A dead node must not keep the watchdogs of the living ones down."""
+    table = WatchTable.of(("n1", "n2"))
+    for _ in range(2):
+        assert plan_starts(table, 1000.0) == [StartWatchdogs(("n1", "n2"))]
+        table.lost("n1", 0.0)
+        table.lost("n2", 0.0)
+    assert plan_starts(table, 1000.0) == [StartWatchdogs(("n1",)), StartWatchdogs(("n2",))]
