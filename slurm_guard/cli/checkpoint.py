@@ -67,6 +67,8 @@ def list_checkpoints(directories: _Directories = None, as_json: _Json = False) -
         print(_row(checkpoint))
     for bad_one in skipped:
         typer.echo(f"no checkpoint: {bad_one.directory}: {bad_one.reason}", err=True)
+    if not found:
+        typer.echo(f"no checkpoints in {', '.join(_default(directories))}", err=True)
 
 
 def _default(directories: list[str] | None) -> list[str]:

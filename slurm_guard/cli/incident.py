@@ -68,7 +68,7 @@ class Found:
 @app.command("list")
 def list_incidents(state_dir: _StateDir = None, as_json: _Json = False) -> None:
     """Show all incidents in a table, oldest first."""
-    found, unreadable = read_incidents(_directory(state_dir))
+    found, unreadable = read_incidents(_readable(_directory(state_dir)))
     if as_json:
         body = [incident.as_json() for incident in found]
         lost = [{"file": lost.file, "reason": lost.reason} for lost in unreadable]
@@ -144,6 +144,21 @@ def _fits(body: dict[str, Any], key: str) -> bool:
     if key == "stages" and isinstance(value, dict):
         return all(at is None or (type(at) in (int, float) and 0 <= at < _LATEST_S) for at in value.values())
     return isinstance(value, _KINDS[key])
+
+
+def _readable(directory: Path) -> Path:
+    """The directory, if it can be looked into; nothing there yet is no fault.
+
+    Raises:
+        SlurmGuardError: it is somebody else's, or no directory.
+    """
+    try:
+        os.listdir(directory)
+    except FileNotFoundError:
+        return directory
+    except OSError as error:
+        raise SlurmGuardError(f"{directory} cannot be read: {error.strerror}") from None
+    return directory
 
 
 def choose_incident(found: list[Found], name: str, directory: Path) -> Found:

@@ -50,6 +50,9 @@ class Aftermath:
             dismiss=partial(self._dismiss, place.identity.requeue_id),
         )  # fmt: skip
         self._recorder.write_groups()
+        self._writer.say(
+            f"the scene is in {self._journal.folder(order.incident)}; see: slurm-guard incident show"
+        )
         try:
             outcome = recoverer.recover(order, place)
         except Exception as error:

@@ -29,6 +29,8 @@ job a core."""
 
 BLIND_LINES = 5000
 """Lines without a sign of progress (or of a key that was named) after which that is said, once."""
+LOSSLESS_RECORDS = 200
+"""Records with an iteration, and none with a loss, after which the user is told."""
 
 
 class OutputWatcher:
@@ -52,6 +54,7 @@ class OutputWatcher:
         self._pattern = _pattern_of(start.settings, say)
         self._readers: dict[str, LineReader] = {}
         self._unread = 0
+        self._without_loss = 0
         self._partial = b""
         self._followers: list[Follower] = []
 
@@ -64,9 +67,23 @@ class OutputWatcher:
         if key not in self._readers:
             self._readers[key] = LineReader(self._pattern, newest=FLOOD_LINES)
         records = self._readers[key].feed(chunk)
+        self._note_missing_loss(records)
         if self._unread >= 0:
             self._note_blindness(records, chunk)
         return records, self._take_words(chunk) if is_error else []
+
+    def _note_missing_loss(self, records: list[Record]) -> None:
+        """Say it once when iterations are seen and no loss: NaN cannot be noticed then."""
+        if any(record.loss is not None or record.grad_norm is not None for record in records):
+            self._without_loss = -1
+        elif self._without_loss >= 0:
+            self._without_loss += sum(record.iteration is not None for record in records)
+            if self._without_loss >= LOSSLESS_RECORDS:
+                self._without_loss = -1
+                self._say(
+                    f"{LOSSLESS_RECORDS} iterations and no loss were seen in the log, so a NaN cannot be "
+                    "noticed: name the loss with --loss-key; see: slurm-guard log explain"
+                )
 
     def _note_blindness(self, records: list[Record], chunk: bytes) -> None:
         """Say it once when the log is not understood: then neither loss nor progress are judged by it."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_guard.job.link import Start
-from slurm_guard.job.watcher import BLIND_LINES, FLOOD_LINES, OutputWatcher
+from slurm_guard.job.watcher import BLIND_LINES, FLOOD_LINES, LOSSLESS_RECORDS, OutputWatcher
 from slurm_guard.model.limits import Settings
 
 NOTHING = b"all is fine\n" * (BLIND_LINES + 1)
@@ -77,3 +77,23 @@ def test_flood_is_thinned_to_its_newest_lines() -> None:
     records, _ = watch([]).take("", b"".join(b"step %d loss 2\n" % i for i in range(9_999)), is_error=False)
     assert len(records) == FLOOD_LINES
     assert records[-1].iteration == 9_998
+
+
+def test_iterations_without_a_loss_are_told_once() -> None:
+    """A NaN could not be noticed: the user must know, and know the remedy."""
+    said: list[str] = []
+    watcher = watch(said)
+    for iteration in range(1, 2 * LOSSLESS_RECORDS):
+        watcher.take("", f"iteration {iteration} accuracy 0.5\n".encode(), is_error=False)
+    assert len(said) == 1
+    assert "--loss-key" in said[0]
+
+
+def test_one_loss_is_enough_to_be_quiet_about_it() -> None:
+    """It is understood, however rarely it is printed."""
+    said: list[str] = []
+    watcher = watch(said)
+    watcher.take("", b"iteration 1 loss 2.0\n", is_error=False)
+    for iteration in range(2, 2 * LOSSLESS_RECORDS):
+        watcher.take("", f"iteration {iteration} accuracy 0.5\n".encode(), is_error=False)
+    assert said == []
