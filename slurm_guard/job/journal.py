@@ -6,6 +6,7 @@ now is kept and tried again; the caller is told once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -164,7 +165,7 @@ class Journal:
         found = read_journal(path)
         head = next((entry for entry in found if entry.get("what") == "head"), None)
         if found and (head is None or not self._is_mine(head)):
-            os.rename(path, _find_free_name(path))
+            self._set_aside(path)
             found = []
         self._torn = path.exists() and not path.read_bytes().endswith(b"\n")
         if not found:
@@ -187,11 +188,12 @@ class Journal:
         unknown = self._start_s is None or head.get("start_s") is None
         return unknown or self._identity.restart_count > 0 or head["start_s"] == self._start_s
 
-
-def _find_free_name(path: Path) -> Path:
-    """Where a journal of another job is set aside: those that were before it stay."""
-    numbers = range(1, 1_000_000)
-    return next(aside for n in numbers if not (aside := path.with_name(f"journal.{n}.jsonl")).exists())
+    def _set_aside(self, path: Path) -> None:
+        """Keep what another job left under the same id, its milestones too: no resume from them."""
+        number = next(n for n in range(1, 1_000_000) if not path.with_name(f"journal.{n}.jsonl").exists())
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.state_dir / "milestones", self.state_dir / f"milestones.{number}")
+        os.rename(path, path.with_name(f"journal.{number}.jsonl"))
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
