@@ -53,7 +53,7 @@ if fault == "handles":
     signal.signal(signal.SIGUSR1, lambda *_: print("rank", rank, "heard USR1", flush=True))
 if fault == "workers":
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
-    old = subprocess.run(["pgrep", "-f", "worker-of-0"], capture_output=True, text=True).stdout.split()
+    old = subprocess.run(["pgrep", "-f", "[w]orker-of-0"], capture_output=True, text=True).stdout.split()
     if attempt and old:
         print("left over:", *old, flush=True)
     subprocess.Popen([sys.executable, "-c", deaf, f"worker-of-{attempt}"], start_new_session=True)
