@@ -170,16 +170,17 @@ def user_lines(cluster: RealCluster, *argv: str, env: dict[str, str] | None = No
 
 def test_nodes_are_isolated(cluster: RealCluster) -> None:
     """A node sees its own processes, /dev/shm and local disk only; /tmp is everybody's."""
-    look = 'touch /dev/shm/$SLURMD_NODENAME "$SLURM_GUARD_RING_DIR/$SLURMD_NODENAME"; sleep 1;'
-    look += ' echo $(ls /dev/shm) $(ls "$SLURM_GUARD_RING_DIR") $(pgrep -cx slurmd) $(test -O . && echo mine)'
+    mine = "isolated-$SLURMD_NODENAME"
+    look = f'touch /dev/shm/{mine} "$SLURM_GUARD_RING_DIR/{mine}"; sleep 1;'
+    look += ' echo $(cd /dev/shm && ls -d isolated-*) $(cd "$SLURM_GUARD_RING_DIR" && ls -d isolated-*)'
+    look += " $(pgrep -cx slurmd) $(test -O . && echo mine)"
     nodes = cluster.nodes
     try:
         lines = user_lines(cluster, "srun", f"-N{len(nodes)}", "bash", "-c", look)
     finally:
-        user_lines(
-            cluster, "srun", f"-N{len(nodes)}", "bash", "-c", 'rm /dev/shm/* "$SLURM_GUARD_RING_DIR"/*'
-        )
-    assert sorted(lines) == [f"{node} {node} 1 mine" for node in nodes]
+        tidy = 'rm /dev/shm/isolated-* "$SLURM_GUARD_RING_DIR"/isolated-*'
+        user_lines(cluster, "srun", f"-N{len(nodes)}", "bash", "-c", tidy)
+    assert sorted(lines) == [f"isolated-{node} isolated-{node} 1 mine" for node in nodes]
     assert list(Path(cluster.env["SLURM_GUARD_RING_DIR"]).iterdir()) == []
 
 
