@@ -93,18 +93,10 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSeen:
+class RankSeen(RankReading):
     """Report: a rank as it is now. Sent when it appears or changes state, and every few seconds."""
 
     KIND: ClassVar[str] = "rank"
-    node: str
-    rank: int
-    local_rank: int
-    pid: int
-    state: str
-    cpu_s: float
-    children: int
-    step_id: str
 
     def reading(self) -> RankReading:
         """The same as a reading."""
