@@ -82,12 +82,13 @@ def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
 
 def test_last_words_are_read_after_stop(tmp_path: Path) -> None:
     """Once more, then it ends."""
-    before = threading.active_count()
+    others = set(threading.enumerate())
     reading = Reading(str(tmp_path / "out"))
+    (follower,) = set(threading.enumerate()) - others
     time.sleep(0.1)
     (tmp_path / "out").write_text("last\n")
     reading.follower.stop()
-    wait_for(lambda: threading.active_count() == before)
+    wait_for(lambda: not follower.is_alive())
     assert reading.found == {"out": b"last\n"}
 
 
