@@ -45,7 +45,7 @@ from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import StepReading
 from slurm_guard.policy import act
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
-from slurm_guard.policy.session import Phase, Session
+from slurm_guard.policy.session import Session, Standing
 from slurm_guard.policy.watch import WatchTable
 from slurm_guard.ports import Clock, Slurm
 
@@ -145,7 +145,7 @@ class Guard:
             if step.writer is not None:
                 poll.register(step.writer, select.POLLOUT)
         # What happens wakes it; the clock alone has nothing urgent while all is well.
-        tick_s = _QUIET_TICK_S if self.session.phase is Phase.TRAINING else _TICK_S
+        tick_s = _QUIET_TICK_S if self.session.standing is Standing.TRAINING else _TICK_S
         poll.poll((min(tick_s, rest_s) if rest_s else tick_s) * 1000)
         self._link.flush()
         self._channel.flush()
@@ -240,7 +240,7 @@ class Guard:
             pid = one.srun_pid
             self._inquiry.find_step(pid, lambda: self._srun_pid == pid, partial(self._on_step, pid))
         elif isinstance(one, act.CancelStep):
-            self._inquiry.cancel_step(one.step_id, lambda: self.session.phase is Phase.STOPPING)
+            self._inquiry.cancel_step(one.step_id, lambda: self.session.standing is Standing.STOPPING)
         elif isinstance(one, act.Recover):
             self._recover(one)
         else:
@@ -337,7 +337,7 @@ class Guard:
     def _end(self) -> None:
         """The front is gone: close the channel; the watchdogs finish an armed kill by themselves."""
         self._channel.close()
-        what = "end" if self.session.phase is Phase.OVER else "front_gone"
+        what = "end" if self.session.standing is Standing.OVER else "front_gone"
         self._journal.append(what, self._clock.wall_s(), run=self._start.run)
         self._journal.flush(LAST_WRITES_S)
         self._writer.flush(1.0)

@@ -11,8 +11,9 @@ from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.incident import STAGES, Incident
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.policy.act import Act, Blame, CloseIncident, OpenIncident, Stamp
+from slurm_guard.policy.act import Act, Blame, CloseIncident, Note, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery
+from slurm_guard.policy.verdict import Verdict
 from slurm_guard.ports import Clock
 from slurm_guard.scene.faulthandler import extract_stacks
 from slurm_guard.scene.group import write_groups
@@ -37,6 +38,8 @@ class Recorder:
         """Write down what an act says about the incident."""
         if isinstance(one, OpenIncident):
             self._open(one, attempt, step_id, settings)
+        elif isinstance(one, Note):
+            self._note_verdict(one.verdict)
         elif isinstance(one, Stamp):
             self._stamp(one.stage)
         elif isinstance(one, Blame) and self._incident is not None:
@@ -60,6 +63,12 @@ class Recorder:
         if self._incident is not None:
             folder = self._journal.folder(self._incident.incident)
             self._journal.run(lambda: write_groups(folder))
+
+    def _note_verdict(self, verdict: Verdict) -> None:
+        self._journal.append(
+            "verdict", self._clock.wall_s(), run=self._run, kind=verdict.kind.value,
+            action=verdict.action.value, iteration=verdict.iteration, evidence=verdict.evidence,
+        )  # fmt: skip
 
     def requeueing(self, recovery: Recovery, suspects: tuple[str, ...]) -> None:
         """The requeue is next; whoever runs then will be ended by it."""

@@ -18,6 +18,9 @@ class BreachKind(str, Enum):
     """Which rule of a red line was broken."""
 
     NON_FINITE = "non_finite"
+    SKIPPING = "skipping"
+    PLATEAU = "plateau"
+    DIVERGENCE = "divergence"
     STALL = "stall"
     DEAD_RANK = "dead_rank"
     STOPPED_RANK = "stopped_rank"

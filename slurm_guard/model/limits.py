@@ -33,6 +33,30 @@ class Settings:
     nonfinite_limit: int = _setting(
         3, "numeric", "consecutive records with a NaN or infinite loss that stop the job", low=1, high=10_000
     )
+    skip_limit: int = _setting(
+        30,
+        "numeric",
+        "consecutive iterations that the loss scaler skips, without one that counts, that stop the job",
+        low=2,
+        high=100_000,
+    )
+    spike_factor: float = _setting(
+        10.0,
+        "numeric",
+        "how many times the median of the last good losses is a spike",
+        low=1.5,
+        high=1e6,
+    )
+    spike_limit: int = _setting(
+        10,
+        "numeric",
+        "consecutive records above spike_factor, and not falling back, that stop the job",
+        low=2,
+        high=100_000,
+    )
+    spike_window: int = _setting(
+        100, "numeric", "finite losses that the median is taken of", low=20, high=10_000
+    )
     loss_key: str = _setting(
         "",
         "numeric",
@@ -66,6 +90,35 @@ class Settings:
         "seconds that start-up may take before the second progress record",
         low=2,
         high=1_209_600,
+    )
+    learned_s: float = _setting(
+        60.0,
+        "heartbeat",
+        "shortest silence that is judged by the job's own rhythm, with a second witness",
+        low=1,
+        high=604_800,
+    )
+    compilation_s: float = _setting(
+        3600.0, "heartbeat", "seconds that a compilation may take", low=2, high=1_209_600
+    )
+    evaluation_s: float = _setting(
+        7200.0, "heartbeat", "seconds that an evaluation may take without a sign", low=2, high=1_209_600
+    )
+    checkpoint_s: float = _setting(
+        3600.0, "heartbeat", "seconds that saving a checkpoint may take", low=2, high=1_209_600
+    )
+    final_s: float = _setting(
+        3600.0,
+        "heartbeat",
+        "seconds that the end of training (last save, upload) may take",
+        low=2,
+        high=1_209_600,
+    )
+    phase_pattern: str = _setting(
+        "",
+        "heartbeat",
+        "regular expression for lines that begin a phase, with groups compilation, evaluation, checkpoint, "
+        "final or training",
     )
     stack_interval_s: float = _setting(
         30.0,
@@ -124,6 +177,11 @@ class Settings:
         "seconds to wait for a silent Slurm controller before giving up a requeue",
         low=0,
         high=86_400,
+    )
+    log: str = _setting(
+        "",
+        "paths",
+        "log or metric files to follow too, separated by commas; globs, JSON lines, CSV and TensorBoard too",
     )
     state_dir: str = _setting(
         "", "paths", "journal and fault folders; default: slurm-guard/JOBID under the submit directory"

@@ -11,7 +11,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Union
 
-from slurm_guard.model.reading import RankReading, StackReading
+from slurm_guard.model.phase import Phase
+from slurm_guard.model.reading import BeatReading, LoadReading, RankReading, StackReading
 
 LINE_LIMIT = 900
 """Bytes of a line, its newline included."""
@@ -113,6 +114,20 @@ class RankGone:
     pid: int
 
 
+@dataclass(frozen=True, slots=True)
+class Beat(BeatReading):
+    """Report: the newest heartbeat of a rank. Sent when there is a new one, every second or two at most."""
+
+    KIND: ClassVar[str] = "beat"
+
+
+@dataclass(frozen=True, slots=True)
+class Load(LoadReading):
+    """Report: how busy a GPU of the job is. Sent every few seconds."""
+
+    KIND: ClassVar[str] = "load"
+
+
 SCENE_LOOK = 0
 """The `look` of a `Stack` that was taken for the scene, without a `Look` order."""
 
@@ -128,10 +143,11 @@ class Stack:
     pid: int
     signature: str
     top: str
+    phase: Phase | None = None
 
     def reading(self) -> StackReading:
         """The same as a reading."""
-        return StackReading(self.node, self.rank, self.pid, self.signature, self.top)
+        return StackReading(self.node, self.rank, self.pid, self.signature, self.top, self.phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +222,20 @@ class Trouble:
 
 
 Report = Union[
-    Hello, Pulse, RankSeen, RankGone, Stack, Looked, DumpStarted, Dumped, TermSent, Killed, Signalled, Trouble
+    Hello,
+    Pulse,
+    RankSeen,
+    RankGone,
+    Beat,
+    Load,
+    Stack,
+    Looked,
+    DumpStarted,
+    Dumped,
+    TermSent,
+    Killed,
+    Signalled,
+    Trouble,
 ]
 
 _ORDERS: tuple[Any, ...] = (Look, Stop, Term, Exclude, Leave)
@@ -215,6 +244,8 @@ _REPORTS: tuple[Any, ...] = (
     Pulse,
     RankSeen,
     RankGone,
+    Beat,
+    Load,
     Stack,
     Looked,
     DumpStarted,
@@ -276,21 +307,26 @@ def _parse(line: bytes, kinds: tuple[Any, ...]) -> Any:
         body = json.loads(line)
         word = body.pop("t")
         kind = next(k for k in kinds if word == k.KIND)
-        types = {f.name: f.type for f in fields(kind)}
-        if any(not _fits(value, types[name]) for name, value in body.items()):
-            return None
-        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})
+        types = {f.name: str(f.type) for f in fields(kind)}
+        return kind(**{name: _value(value, types[name]) for name, value in body.items()})
     except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):
         return None
 
 
-def _fits(value: Any, annotation: Any) -> bool:
-    if annotation == "bool":
-        return isinstance(value, bool)
-    if annotation == "str":
-        return isinstance(value, str)
-    if annotation == "float":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation == "int":
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, list) and all(isinstance(v, int) for v in value)
+_TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "str": (str,), "int": (int,), "float": (int, float)}
+
+
+def _value(value: Any, annotation: str) -> Any:
+    """The value as its field holds it; a TypeError or ValueError where it is of another type."""
+    kind, _, optional = annotation.partition(" | ")
+    if value is None and optional:
+        return None
+    if kind == "Phase":
+        return Phase(value)
+    if kind in _TYPES:
+        if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+            raise TypeError(annotation)
+        return value
+    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+        raise TypeError(annotation)
+    return tuple(value)

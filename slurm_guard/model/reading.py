@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from slurm_guard.model.phase import Phase
+
 
 class RecordKind(str, Enum):
     """What a record of the training log is about."""
@@ -21,7 +23,8 @@ class Record:
     """One record of the training log.
 
     `loss` may be NaN or infinite; None means that the record shows none. `rank` is the rank
-    that printed it, where the line says so.
+    that printed it, where the line says so. `phase` is set where the text says what the training
+    does now or is about to do ("saving checkpoint"); such a line alone is NOISE, and no progress.
     """
 
     loss: float | None = None
@@ -30,6 +33,7 @@ class Record:
     grad_norm: float | None = None
     rank: int | None = None
     kind: RecordKind = RecordKind.TRAIN
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class RankReading:
     """One rank as the watchdog of its node sees it.
 
     `state` is the letter of /proc/PID/stat (R, S, D, T, t, Z, X), `cpu_s` the CPU seconds of the
-    rank and its living children, `children` how many processes belong to it.
+    rank and its living children, `children` how many processes belong to it. `io_bytes` are the bytes
+    that the rank itself has read and written (rchar + wchar of /proc/PID/io), None where unreadable.
     """
 
     node: str
@@ -48,17 +53,52 @@ class RankReading:
     cpu_s: float
     children: int
     step_id: str
+    io_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StackReading:
-    """The Python stack of one process of a rank: a signature (hash of its frames) and where it stands."""
+    """The Python stack of one process of a rank: a signature (hash of its frames) and where it stands.
+
+    `phase` is what the frames say the rank is doing, where they say it (saving, evaluating, compiling).
+    """
 
     node: str
     rank: int
     pid: int
     signature: str
     top: str
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReading:
+    """The newest heartbeat of one rank.
+
+    `beats` counts its calls since the process began, `age_s` is how long ago the newest was; `loss`
+    belongs to `loss_iteration`, which may be behind `iteration` where the loss still is on a GPU.
+    """
+
+    node: str
+    rank: int
+    pid: int
+    beats: int
+    age_s: float
+    iteration: int
+    phase: Phase
+    loss: float | None = None
+    loss_iteration: int | None = None
+    epoch: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReading:
+    """How busy one GPU of the job is: utilisation in percent and power in watts, None where unreadable."""
+
+    node: str
+    gpu: int
+    utilisation: int | None
+    power_w: float | None
 
 
 @dataclass(frozen=True, slots=True)

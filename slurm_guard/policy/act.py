@@ -8,6 +8,7 @@ from typing import Union
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.order import Order
 from slurm_guard.policy.ladder import Recovery
+from slurm_guard.policy.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,13 @@ class Say:
     """Tell the user, on stderr; `loud` lines are never repeated."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Write a verdict that stops nothing into the journal."""
+
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,7 @@ class ExitFront:
 
 Act = Union[
     Say,
+    Note,
     Send,
     ReadJob,
     FindStep,

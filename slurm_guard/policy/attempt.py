@@ -17,6 +17,7 @@ from slurm_guard.policy.look import LookPair
 from slurm_guard.policy.numeric import NumericState, judge_numeric
 from slurm_guard.policy.rank import RankTable, judge_ranks
 from slurm_guard.policy.stall import StallMove, StallState, judge_stall
+from slurm_guard.policy.verdict import Verdict
 
 
 @dataclass(slots=True)
@@ -37,16 +38,15 @@ class Attempt:
         """A run that starts now."""
         return cls(StallState.begin(now_s))
 
-    def record(self, record: Record, settings: Settings, now_s: float) -> tuple[bool, Breach | None]:
-        """Take a record of the log: whether it is progress, and the breach that it completes."""
+    def record(self, record: Record, settings: Settings, now_s: float) -> tuple[bool, Verdict | None]:
+        """Take a record of the log: whether it is progress, and the verdict that it completes."""
         before = self.stall.records
         self.stall = self.stall.advanced(record, now_s)
         progressed = self.stall.records > before
         if progressed:
             self.observed -= {BreachKind.STALL}
             self.looks.forget()
-        self.numeric, breach = judge_numeric(self.numeric, record, settings, now_s)
-        return progressed, breach
+        return progressed, judge_numeric(self.numeric, record, settings, now_s)
 
     def judge(
         self, settings: Settings, explicit: frozenset[str], alive: Collection[str], now_s: float

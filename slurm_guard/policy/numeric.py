@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record, RecordKind
+from slurm_guard.policy.verdict import Action, Verdict, VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +30,31 @@ class LossRun:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NumericState:
-    """The runs by rank; the key None is for records that name no rank."""
+    """The runs by rank; the key None is for records that name no rank. Its owner updates it in place."""
 
     runs: dict[int | None, LossRun] = field(default_factory=dict)
 
 
-def judge_numeric(
-    state: NumericState, record: Record, settings: Settings, now_s: float
-) -> tuple[NumericState, Breach | None]:
-    """The state after this record, and the breach when its run reached `nonfinite_limit`.
+def judge_numeric(state: NumericState, record: Record, settings: Settings, now_s: float) -> Verdict | None:
+    """Take the record, and say what it completes: a breach when its run reached `nonfinite_limit`.
 
     Records without a loss and records of an evaluation count neither way; several records of one
     iteration count once. The breach names a rank only where that rank's own loss went bad before all
     others', and never a node: whoever knows where the rank runs may add it.
     """
     if record.loss is None or record.kind is not RecordKind.TRAIN:
-        return state, None
+        return None
     before = state.runs.get(record.rank, LossRun())
     run = _extend(before, record, now_s)
     if run == before:
-        return state, None
-    state = NumericState({**state.runs, record.rank: run})
+        return None
+    state.runs[record.rank] = run
     if run.length < settings.nonfinite_limit or run.length == before.length:
-        return state, None
-    return state, _breach(state, record.rank, run, now_s)
+        return None
+    breach = _breach(state, record.rank, run, now_s)
+    return Verdict(VerdictKind.NON_FINITE, Action.STOP, breach.evidence, breach.iteration, breach)
 
 
 def _extend(run: LossRun, record: Record, now_s: float) -> LossRun:

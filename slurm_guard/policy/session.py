@@ -40,6 +40,7 @@ from slurm_guard.policy.act import (
     ExitFront,
     FindStep,
     HoldFront,
+    Note,
     OpenIncident,
     ReadJob,
     Recover,
@@ -53,6 +54,7 @@ from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.ending import Ending, EndingState, judge_ending
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.policy.stop import StopState, name_incident
+from slurm_guard.policy.verdict import Action, Verdict
 from slurm_guard.policy.watch import WatchTable, choose_complaints, judge_silent, plan_starts
 
 CONFIRM_S = 1.0
@@ -68,7 +70,7 @@ SLEEP_S = 10.0
 """The same for a stop in progress: a guard that only lacks CPU must not put its limit off."""
 
 
-class Phase(str, Enum):
+class Standing(str, Enum):
     """Where the session stands."""
 
     WAITING = "waiting"
@@ -89,7 +91,7 @@ class Session:
     run: str
     scene_root: str
     watch: WatchTable
-    phase: Phase = Phase.WAITING
+    standing: Standing = Standing.WAITING
     ending: EndingState = field(default_factory=EndingState)
     attempt: Attempt = field(default_factory=lambda: Attempt.begin(0.0))
     stop: StopState | None = None
@@ -105,7 +107,7 @@ class Session:
     def spawned(self, pid: int, now_s: float) -> list[Act]:
         """The front started the training srun."""
         self._pass(now_s)
-        self.phase = Phase.TRAINING
+        self.standing = Standing.TRAINING
         if self.step_id:
             self.past_steps |= {self.step_id}
         self.srun_running = True
@@ -116,7 +118,7 @@ class Session:
 
     def step_found(self, step_id: str, now_s: float) -> list[Act]:
         """The training step exists: now, and not before, the watchdogs may start."""
-        if self.phase is Phase.OVER:
+        if self.standing is Standing.OVER:
             return []
         self._pass(now_s)
         self._know_step(step_id)
@@ -127,9 +129,9 @@ class Session:
         self._pass(now_s)
         self.srun_running = False
         breach = self.attempt.judge_end() if failed and not self.settings.observe else None
-        if self.phase is Phase.TRAINING and (asked := self._suspect(breach, now_s)):
+        if self.standing is Standing.TRAINING and (asked := self._suspect(breach, now_s)):
             return [HoldFront(), *asked]
-        if self.phase in {Phase.TRAINING, Phase.CONFIRMING, Phase.WAITING}:
+        if self.standing in {Standing.TRAINING, Standing.CONFIRMING, Standing.WAITING}:
             return self._over([*self._close_observed("the step has ended"), ReleaseFront()])
         return self._advance_stop(now_s)
 
@@ -145,12 +147,20 @@ class Session:
         self._pass(now_s)
         acts: list[Act] = []
         for record in records:
-            progressed, breach = self.attempt.record(record, self.settings, now_s)
+            progressed, verdict = self.attempt.record(record, self.settings, now_s)
             if progressed and self.resume_stamp and isfinite(record.loss or 0.0):
                 self.resume_stamp = False
                 acts.append(Stamp("resumed"))
-            acts += self._suspect(breach, now_s)
+            acts += self._heed(verdict, now_s)
         return acts
+
+    def _heed(self, verdict: Verdict | None, now_s: float) -> list[Act]:
+        if verdict is None:
+            return []
+        if verdict.action is Action.STOP:
+            return self._suspect(verdict.breach, now_s)
+        said = [Say(verdict.evidence)] if verdict.action is Action.WATCH else []
+        return [Note(verdict), *said]
 
     def srun_said(self, said: TaskExit | NodeLost | Ending, now_s: float) -> list[Act]:
         """srun or slurmstepd spoke on stderr."""
@@ -159,7 +169,7 @@ class Session:
             self.attempt.lost_node = self.attempt.lost_node or said.node
         elif isinstance(said, Ending):
             # Our own kill, a srun that hung, and the end of a step that lost a node sound the same.
-            if self.phase in {Phase.TRAINING, Phase.CONFIRMING} and not self.attempt.lost_node:
+            if self.standing in {Standing.TRAINING, Standing.CONFIRMING} and not self.attempt.lost_node:
                 self.ending = self.ending.heard(said)
         else:
             self.attempt.ranks.exited(said, now_s)
@@ -172,7 +182,7 @@ class Session:
             paused, self.ending = self.ending.paused, self.ending.read(job)
             if paused and not self.ending.paused:
                 self.attempt.continued(now_s)
-        if self.phase is Phase.CONFIRMING and job is not None:
+        if self.standing is Standing.CONFIRMING and job is not None:
             return self._convict(now_s, wall_s)
         return []
 
@@ -205,7 +215,7 @@ class Session:
         self._pass(now_s)
         acts: list[Act] = []
         for node in nodes:
-            if node in self.watch.alive() and self.phase is Phase.TRAINING and not self.ending.said:
+            if node in self.watch.alive() and self.standing is Standing.TRAINING and not self.ending.said:
                 acts.append(Say(f"the watchdog on {node} ended and is started again"))
             self.watch.lost(node, now_s)
             if self.stop is not None:
@@ -217,17 +227,17 @@ class Session:
         self._pass(now_s)
         acts: list[Act] = []
         # In RECOVERING there is nothing to watch, and before a requeue the watchdogs are sent away.
-        if self.phase not in {Phase.WAITING, Phase.RECOVERING, Phase.OVER}:
+        if self.standing not in {Standing.WAITING, Standing.RECOVERING, Standing.OVER}:
             acts += self._mend_watch(now_s)
-        if self.phase is Phase.TRAINING and self.ending.paused and now_s >= self.ask_again_s:
+        if self.standing is Standing.TRAINING and self.ending.paused and now_s >= self.ask_again_s:
             self.ask_again_s = now_s + ASK_AGAIN_S
             acts.append(ReadJob())
-        if self.phase is Phase.TRAINING and not self.ending.paused:
+        if self.standing is Standing.TRAINING and not self.ending.paused:
             found, breach = self.attempt.judge(self.settings, self.explicit, self.watch.alive(), now_s)
             acts += [*found, *self._suspect(breach, now_s)]
-        elif self.phase is Phase.CONFIRMING and now_s >= self.confirm_until_s:
+        elif self.standing is Standing.CONFIRMING and now_s >= self.confirm_until_s:
             acts += self._convict(now_s, wall_s)
-        elif self.phase is Phase.STOPPING and self.stop is not None:
+        elif self.standing is Standing.STOPPING and self.stop is not None:
             acts += self.stop.due(now_s, srun_running=self.srun_running)
         return acts + self._advance_stop(now_s)
 
@@ -248,18 +258,18 @@ class Session:
 
     def _suspect(self, breach: Breach | None, now_s: float) -> list[Act]:
         """A red line seems crossed: ask whether the job is only ending, and do not wait long for it."""
-        if breach is None or self.phase is not Phase.TRAINING or breach.kind in self.attempt.observed:
+        if breach is None or self.standing is not Standing.TRAINING or breach.kind in self.attempt.observed:
             return []
         if self.stop is not None or self.ending.said or now_s < self.ask_again_s:
             return []
-        self.phase = Phase.CONFIRMING
+        self.standing = Standing.CONFIRMING
         self.suspect_breach = breach
         self.confirm_until_s = now_s + CONFIRM_S
         return [ReadJob()]
 
     def _convict(self, now_s: float, wall_s: float) -> list[Act]:
         breach = self.suspect_breach
-        self.phase, self.suspect_breach = Phase.TRAINING, None
+        self.standing, self.suspect_breach = Standing.TRAINING, None
         if breach is None or self.ending.paused or judge_ending(self.ending, wall_s):
             self.ask_again_s = now_s + ASK_AGAIN_S
             return [] if self.srun_running else self._over([ReleaseFront()])
@@ -277,20 +287,20 @@ class Session:
         if self.settings.observe:
             self.attempt.observed |= {breach.kind}
             return [order, OpenIncident(incident, breach), Say(f"{crossed} (observed only)")]
-        self.phase = Phase.STOPPING
+        self.standing = Standing.STOPPING
         # The order goes first: nothing that may hang stands before the kill.
         return [order, HoldFront(), OpenIncident(incident, breach), Say(f"{crossed}; stopping")]
 
     def _order_again(self, node: str) -> list[Act]:
         """A watchdog that came up in the middle of a stop gets the order too; the others have it already."""
-        if self.stop is None or (self.stop.kill and self.phase is not Phase.STOPPING):
+        if self.stop is None or (self.stop.kill and self.standing is not Standing.STOPPING):
             return []
         self.stop.joined(node)
         return [Send(self.stop.order(self.scene_root))]
 
     def _advance_stop(self, now_s: float) -> list[Act]:
         stop = self.stop
-        if stop is None or self.phase is Phase.RECOVERING:
+        if stop is None or self.standing is Standing.RECOVERING:
             return []
         acts: list[Act] = []
         if stop.kill and "killed" not in stop.stages and stop.verified():
@@ -307,7 +317,7 @@ class Session:
         if "killed" not in stop.stages and not stop.left and not self.srun_running:
             stop.stages.add("killed")
             acts.append(Stamp("killed"))
-        self.phase = Phase.RECOVERING
+        self.standing = Standing.RECOVERING
         return [*acts, Recover(stop.incident, breach, stop.left_nodes(), suspects)]
 
     def _close_observed(self, what: str, suspects: tuple[str, ...] = ()) -> list[Act]:
@@ -329,16 +339,16 @@ class Session:
             acts.append(Say(recovery.reason + (f"; {recovery.advice}" if recovery.advice else "")))
         if restart:
             self.resume_stamp = True
-            self.phase = Phase.RESTARTING
+            self.standing = Standing.RESTARTING
             return [*acts, RestartTraining(recovery)]
         if recovery.kind is RecoveryKind.REQUEUE:
             # Slurm ends the job now. Leaving would let the batch script go on to its next command.
-            self.phase = Phase.OVER
+            self.standing = Standing.OVER
             return acts
         return self._over([*acts, ReleaseFront() if recovery.silent else ExitFront()])
 
     def _over(self, acts: list[Act]) -> list[Act]:
-        self.phase = Phase.OVER
+        self.standing = Standing.OVER
         return [*acts, Send(Leave())]
 
     def _mend_watch(self, now_s: float) -> list[Act]:

@@ -16,9 +16,9 @@ def judge(*records: Record, limit: int = 3) -> tuple[int, Breach | None]:
     """How many records it took (one a second from 100 s on), and the breach."""
     state = NumericState()
     for count, record in enumerate(records, 1):
-        state, breach = judge_numeric(state, record, Settings(nonfinite_limit=limit), 99.0 + count)
-        if breach:
-            return count, breach
+        verdict = judge_numeric(state, record, Settings(nonfinite_limit=limit), 99.0 + count)
+        if verdict is not None and verdict.breach is not None:
+            return count, verdict.breach
     return len(records), None
 
 

@@ -31,7 +31,7 @@ from slurm_guard.model.reading import JobReading, NodeLost, Record, TaskExit
 from slurm_guard.policy import act
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
-from slurm_guard.policy.session import ASK_AGAIN_S, CONFIRM_S, Phase, Session
+from slurm_guard.policy.session import ASK_AGAIN_S, CONFIRM_S, Session, Standing
 from slurm_guard.policy.watch import WatchTable
 
 WALL_S = 1_700_000_000.0
@@ -71,9 +71,9 @@ class Story:
                 self.report(self.rank(rank, node))
 
     @property
-    def phase(self) -> Phase:
+    def standing(self) -> Standing:
         """Where the session stands."""
-        return self.session.phase
+        return self.session.standing
 
     @property
     def wall_s(self) -> float:
@@ -160,7 +160,7 @@ def test_waiting_to_training_by_spawned() -> None:
     session = Session(Settings(), frozenset(), "7.a", "/s", WatchTable.of(("n1", "n2")))
     assert session.tick(5.0, WALL_S) == []
     assert session.spawned(4711, 5.0) == [act.FindStep(4711), act.ReadJob()]
-    assert session.phase is Phase.TRAINING
+    assert session.standing is Standing.TRAINING
     assert session.tick(5.25, WALL_S) == []
     assert session.step_found("7.0", 5.5) == [act.StartWatchdogs(("n1", "n2"))]
     assert session.tick(5.75, WALL_S) == []
@@ -170,7 +170,7 @@ def test_training_to_over_by_srun_exited() -> None:
     """Whatever the reason: srun's exit is the front's, and the watchdogs leave."""
     story = Story()
     assert story.session.srun_exited(story.now_s) == [act.ReleaseFront(), act.Send(Leave())]
-    assert story.phase is Phase.OVER
+    assert story.standing is Standing.OVER
     assert story.wait(100) == []
     assert story.session.step_found("7.0", story.now_s) == []
 
@@ -179,7 +179,7 @@ def test_confirming_to_over_by_srun_exited() -> None:
     """A step that ends by itself in the moment of suspicion has ended by itself."""
     story = Story()
     assert story.records(math.nan, math.nan, math.nan) == [act.ReadJob()]
-    assert story.phase is Phase.CONFIRMING
+    assert story.standing is Standing.CONFIRMING
     assert act.ReleaseFront() in story.session.srun_exited(story.now_s)
     assert story.answer(job()) == []
     assert story.wait(100) == []
@@ -198,7 +198,7 @@ def test_training_to_confirming_to_stopping_by_the_answer() -> None:
     order = orders(acts)[0]
     assert order == Stop(story.incident, f"/state/faults/{story.incident}", 10.0, 10.0, True)
     assert find(acts, act.OpenIncident)[0].breach.kind is BreachKind.NON_FINITE
-    assert story.phase is Phase.STOPPING
+    assert story.standing is Standing.STOPPING
 
 
 def test_confirming_to_stopping_after_a_second_of_silence() -> None:
@@ -215,7 +215,7 @@ def test_confirming_to_training_because_the_job_is_ending(state: str) -> None:
     story = Story()
     story.records(math.nan, math.nan, math.nan)
     assert story.answer(job(state)) == []
-    assert story.phase is Phase.TRAINING
+    assert story.standing is Standing.TRAINING
 
 
 def test_confirming_to_training_at_the_time_limit() -> None:
@@ -223,7 +223,7 @@ def test_confirming_to_training_at_the_time_limit() -> None:
     story = Story()
     story.records(math.nan, math.nan, math.nan)
     assert story.answer(job(end_time_s=story.wall_s + 1)) == []
-    assert story.phase is Phase.TRAINING
+    assert story.standing is Standing.TRAINING
 
 
 def test_breach_that_lasts_is_asked_about_every_ten_seconds() -> None:
@@ -233,12 +233,12 @@ def test_breach_that_lasts_is_asked_about_every_ten_seconds() -> None:
     story.wait(20)
     asked = 0
     for _ in range(240):  # a minute
-        if story.phase is Phase.CONFIRMING:
+        if story.standing is Standing.CONFIRMING:
             asked += 1
             story.answer(job("COMPLETING"))
         story.wait(0.25)
     assert 5 <= asked <= 60 / ASK_AGAIN_S + 1
-    while story.phase is not Phase.CONFIRMING:
+    while story.standing is not Standing.CONFIRMING:
         story.wait(0.25)
     assert [type(order) for order in orders(story.answer(job("RUNNING")))] == [Stop]
 
@@ -252,7 +252,7 @@ def test_ending_for_good_is_never_asked_about(how: str) -> None:
     else:
         story.session.srun_said(Ending("Slurm cancelled the job"), story.now_s)
     assert story.records(math.nan, math.nan, math.nan) == []
-    assert story.phase is Phase.TRAINING
+    assert story.standing is Standing.TRAINING
 
 
 def test_kill_on_bad_exit_is_no_breach() -> None:
@@ -360,7 +360,7 @@ def test_stop_from_order_to_recovery() -> None:
     assert orders(told) == [Term(story.incident)]
     recover = find(story.session.srun_exited(story.now_s), act.Recover)[0]
     assert (recover.incident, recover.left_nodes, recover.suspects) == (story.incident, (), ())
-    assert story.phase is Phase.RECOVERING
+    assert story.standing is Standing.RECOVERING
     assert find(story.wait(100), act.Recover) == []
 
 
@@ -488,7 +488,7 @@ def test_recovering_to_restarting_to_training() -> None:
     acts = story.session.recovered(RESTART, ())
     assert stamps(acts) == ["restarted"]
     assert [type(one) for one in acts[1:]] == [act.CloseIncident, act.Say, act.RestartTraining]
-    assert story.phase is Phase.RESTARTING
+    assert story.standing is Standing.RESTARTING
     assert story.session.spawned(4712, story.now_s) == [act.FindStep(4712), act.ReadJob()]
     assert stamps(story.records(math.nan)) == []
     assert stamps(story.records(1.0, first=2)) == ["resumed"]
@@ -530,7 +530,7 @@ def test_recovering_to_over_by_requeue() -> None:
         act.CloseIncident("requeue", "requeueing", ("n2",)),
         act.Say("requeueing"),
     ]
-    assert story.phase is Phase.OVER
+    assert story.standing is Standing.OVER
 
 
 def test_recovering_to_over_by_stop() -> None:
@@ -593,7 +593,7 @@ def test_observe_mode_captures_and_stops_nothing() -> None:
     assert find(told, act.CloseIncident) == [act.CloseIncident("none", "observed: nothing was stopped", ())]
     assert story.records(math.nan, math.nan, math.nan, first=9) == []
     assert story.wait(120) == []
-    assert story.phase is Phase.TRAINING
+    assert story.standing is Standing.TRAINING
 
 
 def test_observe_mode_tells_of_every_stall_once() -> None:
@@ -604,7 +604,7 @@ def test_observe_mode_tells_of_every_stall_once() -> None:
         story.records(1.0, 1.0, first=1 + 2 * round_)
         for _ in range(200):
             told += story.wait(0.25)
-            if story.phase is Phase.CONFIRMING:
+            if story.standing is Standing.CONFIRMING:
                 told += story.answer(job())
     assert len(find(told, act.OpenIncident)) == 2
     assert len(find(told, act.CloseIncident)) == 2
@@ -619,7 +619,7 @@ def test_observe_mode_judges_on_after_a_dead_rank() -> None:
     kinds = []
     for _ in range(160):
         story.wait(0.25)
-        if story.phase is Phase.CONFIRMING:
+        if story.standing is Standing.CONFIRMING:
             kinds += [one.breach.kind for one in find(story.answer(job()), act.OpenIncident)]
     assert kinds == [BreachKind.DEAD_RANK, BreachKind.STALL]
 
@@ -642,7 +642,7 @@ def test_look_without_a_watchdog_convicts_nobody() -> None:
     told = story.wait(61) + story.wait(31)
     assert [type(order) for order in orders(told)] == [Look, Look]
     assert ["could not be compared" in one.text for one in find(told, act.Say)] == [True]
-    assert story.phase is Phase.TRAINING
+    assert story.standing is Standing.TRAINING
 
 
 def test_unchanged_stacks_convict_after_the_second_look() -> None:
@@ -699,7 +699,7 @@ def test_a_lost_node_of_a_job_that_lives_on_is_a_breach() -> None:
     (opened,) = find(story.answer(job()), act.OpenIncident)
     assert (opened.breach.red_line, opened.breach.node) == (RedLine.HARDWARE, "n2")
     assert opened.breach.suspects == ("n2",)
-    assert story.phase is Phase.STOPPING
+    assert story.standing is Standing.STOPPING
 
 
 def test_a_lost_node_is_no_breach_where_slurm_requeues_the_job() -> None:
@@ -707,7 +707,7 @@ def test_a_lost_node_is_no_breach_where_slurm_requeues_the_job() -> None:
     story = Story()
     lose_node(story)
     assert act.ReleaseFront() in story.answer(job(state="COMPLETING"))
-    assert story.phase is Phase.OVER
+    assert story.standing is Standing.OVER
 
 
 def test_a_lost_node_that_the_step_survived_is_no_breach() -> None:
