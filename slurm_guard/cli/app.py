@@ -1,14 +1,15 @@
 """`slurm-guard`: incidents, checkpoints, batch script templates and how a log is understood.
 
-Only the module of the command group that was asked for is loaded.
+Only the module of the command that was asked for is loaded.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,15 +22,21 @@ GROUPS = {
     "template": "slurm_guard.cli.template",
     "log": "slurm_guard.cli.log",
 }
+COMMANDS: dict[str, str] = {}
+"""Commands without a group, by module: each has a function of the command's name."""
 
 
 def make_app(words: Sequence[str]) -> typer.Typer:
-    """The app for this command line: with the group that it names, or with all of them for help."""
+    """The app for this command line: with the command that it names, or with all of them for help."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback(invoke_without_command=True)(_show)
-    group = next((word for word in words if not word.startswith("-")), "")
-    for name in [group] if group in GROUPS else GROUPS:
-        app.add_typer(import_module(GROUPS[name]).app, name=name)
+    asked = next((word for word in words if not word.startswith("-")), "")
+    known = {**GROUPS, **COMMANDS}
+    for name, module in known.items() if asked not in known else [(asked, known[asked])]:
+        if name in GROUPS:
+            app.add_typer(import_module(module).app, name=name)
+        else:
+            app.command(name)(getattr(import_module(module), name))
     return app
 
 
@@ -50,10 +57,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run slurm-guard; 2 for a wrong command line or setting, 1 for everything else that failed."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        make_app(words)(words, prog_name="slurm-guard")
+        return _run(words)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except SlurmGuardError as error:
         print(f"slurm-guard: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    return 0
+
+
+def _run(words: Sequence[str]) -> int:
+    # click's UsageError, wherever this typer keeps click.
+    wrong_usage: Any = typer.BadParameter.__base__
+    try:
+        code = make_app(words)(words, prog_name="slurm-guard", standalone_mode=False)
+    except wrong_usage as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help
+            print(error.format_message(), file=sys.stderr)
+            return 2
+        path = error.ctx.command_path if error.ctx is not None else "slurm-guard"
+        said = " ".join(error.format_message().split()).rstrip(".")
+        raise UsageError(f"{said}: see {path} --help") from None
+    except typer.Abort:
+        print("slurm-guard: aborted", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # as of `| head`: nobody reads on, and the end of Python must not say so either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0

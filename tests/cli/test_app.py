@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,11 +27,37 @@ def test_wrong_call_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) -
     assert "slurm-guard" in said.out + said.err
 
 
-def test_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
-    """Help loads all groups, so that none is missing in it."""
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["foo"], "slurm-guard: No such command 'foo': see slurm-guard --help\n"),
+        (["incident", "foo"], "slurm-guard: No such command 'foo': see slurm-guard incident --help\n"),
+        (
+            ["template", "render"],
+            "slurm-guard: Missing argument 'name': see slurm-guard template render --help\n",
+        ),
+    ],
+)
+def test_wrong_call_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was wrong, and where the right call is explained."""
+    assert app.main(words) == 2
+    assert capsys.readouterr() == ("", line)
+
+
+def test_a_reader_that_leaves_is_no_traceback(tmp_path: Path) -> None:
+    """As with `| head`: no word on stderr."""
+    log = tmp_path / "log"
+    log.write_text("iteration 1 loss 1.0\n" * 50_000)
+    call = f"{sys.executable} -c 'from slurm_guard.cli.app import main; main()' log records {log} | head -n 1"
+    done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, check=False)
+    assert (done.stdout.split()[0], done.stderr) == ("line", "")
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Help loads all of them, so that none is missing in it."""
     assert app.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n  {group} " in shown for group in app.GROUPS)
+    assert all(f"\n  {name} " in shown for name in (*app.GROUPS, *app.COMMANDS))
 
 
 @pytest.mark.parametrize(
