@@ -1,0 +1,157 @@
+"""What became of a breach that observe mode only looked at: it passed by itself, or it did not.
+
+A stop that would have ended what passes by itself would have been wrong. That is what an administrator
+must know before observe mode is switched off, and only the time after the breach can tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from slurm_guard.model.breach import Breach, BreachKind, RedLine
+from slurm_guard.model.limits import Settings
+from slurm_guard.model.reading import Record, RecordKind
+from slurm_guard.policy.rank import RankTable
+
+AGAIN_LIMIT = 10
+"""Breaches of one kind in one run of the step that are told again after the one before had passed."""
+
+ELSEWHERE_LIMIT = 3
+"""Progress records after which a training goes on without its dead rank; one or two may be older than it."""
+
+_FINITE = frozenset({BreachKind.NON_FINITE, BreachKind.SKIPPING})
+_BELOW = frozenset({BreachKind.PLATEAU, BreachKind.DIVERGENCE})
+_PROGRESS = {BreachKind.STALL: 1, BreachKind.UNFINISHED_EXIT: 1, BreachKind.DEAD_RANK: ELSEWHERE_LIMIT}
+
+
+class OutcomeKind(str, Enum):
+    """How an observed breach ended; OPEN where nobody saw it."""
+
+    RECOVERED = "recovered"
+    ENDED = "ended"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an observed breach: what it was, `after_s` seconds after the breach, and by which sign."""
+
+    incident: str
+    breach: Breach
+    kind: OutcomeKind
+    after_s: float
+    how: str
+
+
+@dataclass(slots=True)
+class _Observed:
+    """`limit` is the loss below which a plateau or divergence is over; `good` counts the signs in a row."""
+
+    incident: str
+    breach: Breach
+    at_s: float
+    limit: float | None
+    good: int = 0
+    iteration: int | None = None
+
+    def ends(self, kind: OutcomeKind, now_s: float, how: str) -> Outcome:
+        return Outcome(self.incident, self.breach, kind, round(now_s - self.at_s, 1), how)
+
+
+@dataclass(slots=True)
+class OutcomeTable:
+    """The observed breaches of one run of the training step whose end is not known yet."""
+
+    waiting: list[_Observed] = field(default_factory=list)
+    told: Counter[BreachKind] = field(default_factory=Counter)
+
+    def opened(self, incident: str, breach: Breach, now_s: float, limit: float | None = None) -> None:
+        """A breach was observed now. `limit` is the loss that the red line allows, where it is about one."""
+        self.told[breach.kind] += 1
+        self.waiting.append(_Observed(incident, breach, now_s, limit))
+
+    def repeats(self, kind: BreachKind) -> bool:
+        """Whether the next breach of this kind is to be told too: each costs a scene."""
+        return self.told[kind] <= AGAIN_LIMIT
+
+    def record(self, record: Record, settings: Settings, now_s: float, *, progressed: bool) -> list[Outcome]:
+        """Take a record; what it shows to have passed."""
+        return self._passed(now_s, lambda one: _read(one, record, settings.nonfinite_limit, progressed))
+
+    def ranks(self, table: RankTable, now_s: float) -> list[Outcome]:
+        """Look at the ranks; which of the sick ones are well again."""
+        return self._passed(now_s, lambda one: _revived(one.breach, table)) if self.waiting else []
+
+    def ended(self, now_s: float, *, failed: bool, because: str = "") -> list[Outcome]:
+        """The step has ended; `because` is whose will that was, if anybody's.
+
+        A silence that ends in exit code 0 was no hang. Numbers that were bad to the end are no less bad.
+        """
+        waiting, self.waiting = self.waiting, []
+        how = f"the step was ended: {because}" if because else "the step failed"
+        found = []
+        for one in waiting:
+            if failed or because:
+                found.append(one.ends(OutcomeKind.ENDED, now_s, how))
+            elif one.breach.red_line is RedLine.NUMERIC:
+                how_bad = "the step ended with code 0, the numbers bad to the end"
+                found.append(one.ends(OutcomeKind.ENDED, now_s, how_bad))
+            else:
+                found.append(one.ends(OutcomeKind.RECOVERED, now_s, "the step ended with code 0"))
+        return found
+
+    def left(self, now_s: float) -> list[Outcome]:
+        """Nobody looks on any more: what is not known by now stays open."""
+        waiting, self.waiting = self.waiting, []
+        return [one.ends(OutcomeKind.OPEN, now_s, "the guard ended first") for one in waiting]
+
+    def _passed(self, now_s: float, judge: Callable[[_Observed], str]) -> list[Outcome]:
+        signs = [(one, judge(one)) for one in self.waiting]
+        self.waiting = [one for one, how in signs if not how]
+        return [one.ends(OutcomeKind.RECOVERED, now_s, how) for one, how in signs if how]
+
+
+def _read(one: _Observed, record: Record, limit: int, progressed: bool) -> str:
+    """By which sign the breach has passed with this record; "" where it has not."""
+    kind = one.breach.kind
+    if kind in _PROGRESS:
+        one.good += progressed
+        return "progress came again" if one.good >= _PROGRESS[kind] else ""
+    if kind not in _FINITE | _BELOW or not _count(one, record) or one.good < limit:
+        return ""
+    if kind in _FINITE:
+        return f"the loss was finite again in {one.good} records"
+    return f"the loss was below {one.limit:.6g} again in {one.good} records"
+
+
+def _count(one: _Observed, record: Record) -> bool:
+    """Count a record of the loss that went bad; whether it is one more good one."""
+    if one.breach.kind is BreachKind.SKIPPING and record.kind is RecordKind.SKIP:
+        one.good = 0
+    if record.loss is None or record.kind is not RecordKind.TRAIN:
+        return False
+    if one.breach.rank is not None and record.rank not in (None, one.breach.rank):
+        return False  # another rank's loss says nothing of this one's
+    good = math.isfinite(record.loss)
+    if one.breach.kind in _BELOW:
+        good = good and one.limit is not None and record.loss <= one.limit
+    if good and one.good and record.iteration is not None and record.iteration == one.iteration:
+        return False  # many ranks tell of one iteration
+    one.good, one.iteration = one.good + 1 if good else 0, record.iteration
+    return good
+
+
+def _revived(breach: Breach, table: RankTable) -> str:
+    """By which sign the rank is well again; "" where it is not."""
+    rank = breach.rank
+    if rank is None or rank not in table.living():
+        return ""
+    if breach.kind is BreachKind.DEAD_RANK:
+        return f"rank {rank} lives again"
+    if breach.kind is BreachKind.STOPPED_RANK and table.ranks[rank].state != "T":
+        return f"rank {rank} runs again"
+    return ""
