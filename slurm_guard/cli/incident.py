@@ -86,7 +86,9 @@ def list_incidents(state_dir: _StateDir = None, as_json: _Json = False) -> None:
 def show(
     incident: Annotated[
         str,
-        typer.Argument(metavar="[ID]", help="Its name, or JOB/NAME; the beginning will do. Default: newest."),
+        typer.Argument(
+            metavar="[ID]", help="JOB, its name, or JOB/NAME; the beginning will do. Default: newest."
+        ),
     ] = "",
     state_dir: _StateDir = None,
     as_json: _Json = False,
@@ -95,6 +97,11 @@ def show(
     found, unreadable = read_incidents(_directory(state_dir))
     _warn(unreadable)
     chosen = choose_incident(found, incident, _directory(state_dir))
+    if others := [one.name for one in found if one.body["job_id"] == incident and one is not chosen]:
+        said = (
+            f"the newest of {len(others) + 1} of job {incident}: {chosen.name}; there are {', '.join(others)}"
+        )
+        print(f"slurm-guard: {said} too", file=sys.stderr)
     if as_json:
         print(json.dumps(chosen.as_json(), indent=1))
         return
@@ -162,7 +169,7 @@ def _readable(directory: Path) -> Path:
 
 
 def choose_incident(found: list[Found], name: str, directory: Path) -> Found:
-    """The incident of this name or beginning; the newest without one.
+    """The incident of this name or beginning; the newest of that job, or of all without a name.
 
     Raises:
         UsageError: the name fits none or several.
@@ -172,6 +179,8 @@ def choose_incident(found: list[Found], name: str, directory: Path) -> Found:
         raise SlurmGuardError(f"no incidents in {directory}: name the state directory with --state-dir")
     if not name:
         return found[-1]
+    if of_job := [one for one in found if one.body["job_id"] == name]:
+        return of_job[-1]
     exact = [one for one in found if name in (one.name, one.body["incident"])]
     fits = exact or [
         one for one in found if one.name.startswith(name) or one.body["incident"].startswith(name)
@@ -217,6 +226,7 @@ def _page(one: Found) -> list[str]:
         f"  suspects   {', '.join(map(str, body['suspects'])) or 'none'}",
         f"  recovery   {body.get('recovery') or '-'}{' (observe: not done)' if body.get('observe') else ''}",
         f"  verdict    {body.get('verdict') or '-'}",
+        *([f"  outcome    {_outcome(body)}"] if body.get("observe") else []),
         "",
         "STAGE             TIME                  AFTER BREACH",
     ]
@@ -236,6 +246,16 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 def _where(breach: dict[str, Any]) -> str:
     node, rank = breach.get("node"), breach.get("rank")
     return " ".join([*([str(node)] if node else []), *([f"rank {rank}"] if rank is not None else [])]) or "-"
+
+
+def _outcome(body: dict[str, Any]) -> str:
+    """What became of an observed breach; the beginning says it in one word."""
+    told = body.get("outcome")
+    if not isinstance(told, dict):
+        return "open: not known yet, or nobody saw it"
+    after_s = told.get("after_s")
+    after = f" after {after_s:.1f} s" if type(after_s) in (int, float) else ""
+    return f"{_known(told.get('outcome'))}{after}: {_known(told.get('how'))}"
 
 
 def _known(value: object) -> str:

@@ -11,8 +11,9 @@ from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.incident import STAGES, Incident
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.policy.act import Act, Blame, CloseIncident, Note, OpenIncident, Stamp
+from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, Note, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery
+from slurm_guard.policy.outcome import Outcome
 from slurm_guard.policy.verdict import Verdict
 from slurm_guard.ports import Clock
 from slurm_guard.scene.faulthandler import extract_stacks
@@ -33,6 +34,7 @@ class Recorder:
         self._tail = tail
         self._run = run
         self._incident: Incident | None = None
+        self._observed: dict[str, Incident] = {}
 
     def note(self, one: Act, attempt: int, step_id: str, settings: Settings) -> None:
         """Write down what an act says about the incident."""
@@ -42,6 +44,8 @@ class Recorder:
             self._note_verdict(one.verdict)
         elif isinstance(one, Stamp):
             self._stamp(one.stage)
+        elif isinstance(one, Conclude):
+            self._conclude(one.outcome)
         elif isinstance(one, Blame) and self._incident is not None:
             self._incident.breach = one.breach
             self._write()
@@ -69,6 +73,20 @@ class Recorder:
             "verdict", self._clock.wall_s(), run=self._run, kind=verdict.kind.value,
             action=verdict.action.value, iteration=verdict.iteration, evidence=verdict.evidence,
         )  # fmt: skip
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Of an observed breach; others may have been observed since."""
+        told: dict[str, object] = {
+            "outcome": outcome.kind.value, "after_s": outcome.after_s, "how": outcome.how,
+        }  # fmt: skip
+        self._journal.append(
+            "outcome", self._clock.wall_s(), run=self._run, incident=outcome.incident,
+            red_line=outcome.breach.red_line.value, kind=outcome.breach.kind.value, **told,
+        )  # fmt: skip
+        incident = self._observed.pop(outcome.incident, None)
+        if incident is not None:
+            incident.outcome = told
+            self._journal.write_incident(incident)
 
     def requeueing(self, recovery: Recovery, suspects: tuple[str, ...]) -> None:
         """The requeue is next; whoever runs then will be ended by it."""
@@ -144,6 +162,8 @@ class Recorder:
         incident.stages["symptom"] = wall_s - one.breach.symptom_ago_s
         incident.stages["breach"] = wall_s
         self._incident = incident
+        if settings.observe:
+            self._observed[one.incident] = incident
         self._journal.append(
             "breach", wall_s, incident=one.incident, run=self._run, attempt=attempt, observe=settings.observe,
             breach=_compose_breach(one.breach),
@@ -191,4 +211,5 @@ def _parse_incident(body: dict[str, Any]) -> Incident:
         recovery=body["recovery"],
         verdict=body["verdict"],
         observe=body["observe"],
+        outcome=body.get("outcome"),
     )

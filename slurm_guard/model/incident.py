@@ -26,7 +26,11 @@ STAGES = (
 
 @dataclass(slots=True)
 class Incident:
-    """What `incident.json` holds. `stages` are epoch seconds; `incident` is its name, as `001-stall`."""
+    """What `incident.json` holds. `stages` are epoch seconds; `incident` is its name, as `001-stall`.
+
+    `outcome` says of an observed breach what became of it: `outcome` (recovered, ended or open), `after_s`
+    and `how`; None until that is known.
+    """
 
     incident: str
     job_id: str
@@ -38,6 +42,7 @@ class Incident:
     recovery: str = ""
     verdict: str = ""
     observe: bool = False
+    outcome: dict[str, object] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The document, schema first."""

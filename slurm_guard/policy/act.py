@@ -8,6 +8,7 @@ from typing import Union
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.order import Order
 from slurm_guard.policy.ladder import Recovery
+from slurm_guard.policy.outcome import Outcome
 from slurm_guard.policy.verdict import Verdict
 
 
@@ -108,6 +109,13 @@ class CloseIncident:
 
 
 @dataclass(frozen=True, slots=True)
+class Conclude:
+    """What became of a breach that was only observed: write it down."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class HoldFront:
     """Keep the front from leaving when srun ends."""
 
@@ -143,6 +151,7 @@ Act = Union[
     EndSrun,
     Recover,
     CloseIncident,
+    Conclude,
     HoldFront,
     ReleaseFront,
     RestartTraining,

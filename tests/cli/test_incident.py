@@ -161,3 +161,46 @@ def test_evidence_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.Captu
     text = capsys.readouterr().out
     assert "\x1b" not in text
     assert "�[31mred�line" in text
+
+
+def test_a_job_of_several_incidents_shows_its_newest_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line on stderr names those that are not shown; job 71 is none of job 7's."""
+    write(tmp_path / "7", "001-stall", at=1e9)
+    write(tmp_path / "7", "002-stall", at=2e9)
+    write(tmp_path / "71", "003-stall", job="71", at=3e9)
+    run("show", "7", "--state-dir", tmp_path)
+    shown = capsys.readouterr()
+    assert shown.out.startswith("002-stall of job 7,")
+    assert shown.err == "slurm-guard: the newest of 2 of job 7: 7/002-stall; there are 7/001-stall too\n"
+    run("show", "71", "--state-dir", tmp_path)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (
+            {"outcome": "recovered", "after_s": 12.5, "how": "progress came again"},
+            "outcome    recovered after 12.5 s: progress came again\n",
+        ),
+        (None, "outcome    open: not known yet, or nobody saw it\n"),
+        ("nonsense", "outcome    open"),
+        ({}, "outcome    -: -\n"),
+    ],
+)
+def test_show_tells_what_became_of_an_observed_breach(
+    outcome: object, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Recovered or not, after how long and by which sign; open where nobody knows."""
+    write(tmp_path / "7", observe=True, outcome=outcome)
+    run("show", "--state-dir", tmp_path)
+    assert line in capsys.readouterr().out
+
+
+def test_a_real_stop_has_no_outcome_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was stopped cannot tell what it would have done."""
+    write(tmp_path / "7")
+    run("show", "--state-dir", tmp_path)
+    assert "outcome" not in capsys.readouterr().out

@@ -14,8 +14,9 @@ from slurm_guard.job.record import Recorder
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.policy.act import Act, Blame, CloseIncident, OpenIncident, Stamp
+from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
+from slurm_guard.policy.outcome import Outcome, OutcomeKind
 from slurm_guard.scene.tail import Tail
 from slurm_guard.testing.clock import FakeClock
 
@@ -58,7 +59,7 @@ def test_incident_grows_with_every_stage(tmp_path: Path) -> None:
     body = bench.read()
     assert list(body) == [
         "schema", "incident", "job_id", "attempt", "step_id", "breach", "stages", "suspects", "recovery",
-        "verdict", "observe",
+        "verdict", "observe", "outcome",
     ]  # fmt: skip
     assert list(body["breach"]) == ["red_line", "kind", "value", "evidence", "node", "rank", "iteration"]
     assert (body["job_id"], body["attempt"], body["step_id"]) == ("7_3", 0, "7.0")
@@ -165,3 +166,18 @@ def test_slow_storage_does_not_replace_a_newer_incident(tmp_path: Path) -> None:
     second.note(Stamp("killed"))
     assert second.read("i-2")["stages"]["killed"] is not None
     assert second.read("i-1")["stages"]["killed"] is None
+
+
+def test_an_observed_incident_gets_its_outcome_after_others_were_opened(tmp_path: Path) -> None:
+    """In its own document and in the journal, with the red line; the newer one has none yet."""
+    bench = Bench(tmp_path)
+    bench.note(OpenIncident("i-1", BREACH), CloseIncident("none", "observed", ()), observe=True)
+    bench.note(OpenIncident("i-2", replace(BREACH, kind=BreachKind.DEAD_RANK)), observe=True)
+    outcome = Outcome("i-1", BREACH, OutcomeKind.RECOVERED, 12.5, "progress came again")
+    bench.note(Conclude(outcome), observe=True)
+    told = {"outcome": "recovered", "after_s": 12.5, "how": "progress came again"}
+    assert bench.read("i-1")["outcome"] == told
+    assert bench.read("i-2")["outcome"] is None
+    (entry,) = [entry for entry in bench.journal.entries() if entry["what"] == "outcome"]
+    expected = {"incident": "i-1", "run": "7.a", "red_line": "heartbeat", "kind": "stall", **told}
+    assert expected.items() <= entry.items()

@@ -34,6 +34,7 @@ def test_document() -> None:
         "recovery": "requeue",
         "verdict": "why",
         "observe": False,
+        "outcome": None,
     }
     assert next(iter(body)) == "schema"
 
