@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sysconfig
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,20 @@ from slurm_guard.errors import CommandFailed, CommandTimedOut, OutsideError
 from slurm_guard.model.process import StackDump
 
 _STOPPED = "Tt"
+_TRIES = 3
+"""Without a pause the frames may change while they are read; then py-spy fails, and the next try may not."""
 
 
 class PySpyStacks:
-    """The `Stacks` of the real machine, by the py-spy of this environment or that of PATH."""
+    """The `Stacks` of the real machine, by the py-spy of this environment or that of PATH.
 
-    def __init__(self, program: str = "") -> None:
+    Without `pause` no process is halted while its stack is read, which may then be torn or refused.
+    """
+
+    def __init__(self, program: str = "", *, pause: bool = True) -> None:
         beside = Path(sysconfig.get_path("scripts")) / "py-spy"
         self._program = program or (str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy")
+        self._pause = pause
 
     def dump(self, pid: int, timeout_s: float) -> StackDump:
         """The stacks of all threads, without their variables.
@@ -32,11 +39,19 @@ class PySpyStacks:
         The signature is a hash over function, file and line of every frame of the main thread: two equal ones
         mean that it stands where it stood. `refused` says why there is none.
         """
+        until_s, tries = time.monotonic() + timeout_s, 1 if self._pause else _TRIES
+        for _ in range(tries):
+            dump = self._dump(pid, max(0.1, until_s - time.monotonic()))
+            if not dump.refused or time.monotonic() >= until_s:
+                break
+        return dump
+
+    def _dump(self, pid: int, timeout_s: float) -> StackDump:
         before = procfs.read_stat(pid)
         if before is None:
             return StackDump(refused="the process is gone")
         argv = [self._program, "dump", "--json", "--pid", str(pid)]
-        if before.state in _STOPPED:
+        if before.state in _STOPPED or not self._pause:
             # Attaching to a stopped process and letting go again would set it running.
             argv.append("--nonblocking")
         try:

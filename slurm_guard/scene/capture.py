@@ -37,11 +37,12 @@ _STATUS = ("Name", "State", "PPid", "TracerPid", "VmRSS", "VmSwap", "Threads", "
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a capture asks."""
+    """What a capture asks. `gentle` stacks are those of ranks that nothing is to be done to."""
 
     stacks: Stacks
     gpus: Gpus
     kernel_log: KernelLog
+    gentle: Stacks | None = None
 
 
 @dataclass(frozen=True, slots=True)

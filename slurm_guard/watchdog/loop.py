@@ -219,7 +219,7 @@ def run_watchdog(run: str) -> None:
     job_id = env.get("SLURM_JOB_ID", "")
     node = env.get("SLURMD_NODENAME") or socket.gethostname()
     processes = ProcProcesses(job_id, f"{job_id}.{env.get('SLURM_STEP_ID', '')}")
-    outside = Outside(PySpyStacks(), NvmlGpus(), KmsgLog())
+    outside = Outside(PySpyStacks(), NvmlGpus(), KmsgLog(), gentle=PySpyStacks(pause=False))
     watchdog = Watchdog(Channel(0, 1), SystemClock(), processes, outside, (job_id, run, node))
     for name in _REPORTED:
         signal.signal(

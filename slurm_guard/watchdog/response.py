@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from slurm_guard.adapters.child import ForkedChild, Say
 from slurm_guard.model.order import (
@@ -64,7 +65,9 @@ class Response:
         return [child for child in (self._capture, self._carry) if child is not None and not child.ended]
 
     def start(self, now_s: float, outside: Outside) -> list[Report]:
-        """Arm the timers and begin the capture."""
+        """Arm the timers and begin the capture; ranks that will live on are not halted for it."""
+        if not self.order.kill:
+            outside = replace(outside, stacks=outside.gentle or outside.stacks)
         self._term_at_s = self._carry_until_s = now_s + self.order.dump_s
         share_s = self.order.dump_s * _CAPTURE_SHARE
         self._scene_until_s = now_s + share_s + _CAPTURE_MARGIN_S

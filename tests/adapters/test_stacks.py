@@ -55,6 +55,18 @@ def test_the_signature_is_the_main_threads_place(step: Tree) -> None:
     assert "xyzzy" not in "".join(dump.text for dump in dumps)
 
 
+def test_a_gentle_look_halts_nobody(step: Tree, tmp_path: Path) -> None:
+    """py-spy is told not to; what is torn is read again, thrice at most; a real one reads the same place."""
+    told = tmp_path / "told"
+    stacks = _with_program(tmp_path, f"echo $* >>{told}; echo torn >&2; exit 1", pause=False)
+    pid = _start(step, "l")
+    assert stacks.dump(pid, 5).refused == "torn"
+    calls = told.read_text().splitlines()
+    assert len(calls) == 3
+    assert all(call.endswith("--nonblocking") for call in calls)
+    assert PySpyStacks(pause=False).dump(pid, 5).signature == PySpyStacks().dump(pid, 5).signature
+
+
 def test_what_is_no_python_is_refused(step: Tree) -> None:
     """With py-spy's own words."""
     child = step.start_program(["sleep", "600"], 0)
@@ -107,8 +119,8 @@ def test_an_answer_that_is_no_stack_is_refused() -> None:
     assert parse_dump('[{"thread_name": "x", "frames": []}]', 1).refused
 
 
-def _with_program(folder: Path, script: str) -> PySpyStacks:
+def _with_program(folder: Path, script: str, *, pause: bool = True) -> PySpyStacks:
     program = folder / "py-spy"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return PySpyStacks(str(program))
+    return PySpyStacks(str(program), pause=pause)

@@ -57,6 +57,21 @@ def test_a_stop_from_first_sight_to_the_last_death(step: Tree, tmp_path: Path) -
     assert (tmp_path / "faults" / "001" / "stacks" / "n1.json").exists()
 
 
+def test_an_observed_breach_only_leaves_a_scene(step: Tree, tmp_path: Path) -> None:
+    """No TERM and no ABRT, even where somebody says so; stacks are there, and every process lives on."""
+    rank = step.start(0, WITH_WORKERS.format(workers=2))
+    with watchdog(step.run) as dog:
+        dog.wait_for(RankSeen, rank=0, children=2)
+        dog.send(Stop("001", str(tmp_path / "001"), 3.0, 0.0, kill=False))
+        assert dog.wait_for(Stack).rank == 0
+        dog.wait_for(Dumped)
+        dog.send(Term("001"))
+        time.sleep(1.0)
+        assert not {TermSent, Killed, RankGone, Trouble} & {type(report) for report in dog.reports}
+    assert rank.poll() is None
+    assert (tmp_path / "001" / "stacks" / "n1.json").exists()
+
+
 def test_a_new_rank_is_seen_within_about_a_second(step: Tree) -> None:
     """And the pulse beats meanwhile."""
     with watchdog(step.run) as dog:
