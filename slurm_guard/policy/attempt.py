@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.reading import Record
+from slurm_guard.model.order import Load, Looked, RankGone, RankSeen, Report, Signalled, Stack
+from slurm_guard.model.reading import BeatReading, LoadReading, Record
 from slurm_guard.policy.act import Act, Say, Send
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
 from slurm_guard.policy.look import LookPair
@@ -38,7 +39,9 @@ class Attempt:
         """A run that starts now."""
         return cls(StallState.begin(now_s))
 
-    def record(self, record: Record, settings: Settings, now_s: float) -> tuple[bool, Verdict | None]:
+    def record(
+        self, record: Record, settings: Settings, now_s: float, source: str = ""
+    ) -> tuple[bool, Verdict | None]:
         """Take a record of the log: whether it is progress, and the verdict that it completes."""
         before = self.stall.records
         self.stall = self.stall.advanced(record, now_s)
@@ -47,6 +50,41 @@ class Attempt:
             self.observed -= {BreachKind.STALL}
             self.looks.forget()
         return progressed, judge_numeric(self.numeric, record, settings, now_s)
+
+    def beat(self, reading: BeatReading, settings: Settings, now_s: float) -> tuple[bool, Verdict | None]:
+        """Take the newest heartbeat of a rank: whether it is progress, and the verdict that it completes."""
+        record = Record(iteration=reading.iteration, rank=reading.rank)
+        progressed, _ = self.record(record, settings, now_s, "heartbeat")
+        return progressed, None
+
+    def load(self, reading: LoadReading, now_s: float) -> None:
+        """Take how busy a GPU of the job is."""
+
+    def blinded(self, source: str, why: str, now_s: float) -> list[Act]:
+        """The source can no longer be read."""
+        return []
+
+    def sighted(self, source: str, now_s: float) -> list[Act]:
+        """The source can be read again."""
+        return []
+
+    def heard(self, report: Report, now_s: float) -> bool:
+        """Take what a watchdog saw of ranks and GPUs; False where the report is about something else."""
+        if isinstance(report, RankSeen):
+            self.ranks.seen(report.reading(), now_s)
+        elif isinstance(report, RankGone):
+            self.ranks.gone(report.node, report.rank, report.pid, now_s)
+        elif isinstance(report, Load):
+            self.load(report, now_s)
+        elif isinstance(report, Stack):
+            self.looks.stack(report)
+        elif isinstance(report, Looked):
+            self.looks.looked(report)
+        elif isinstance(report, Signalled):
+            self.ranks.signalled(now_s)
+        else:
+            return False
+        return True
 
     def judge(
         self, settings: Settings, explicit: frozenset[str], alive: Collection[str], now_s: float

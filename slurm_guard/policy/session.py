@@ -20,18 +20,7 @@ from math import isfinite
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.order import (
-    Hello,
-    Leave,
-    Looked,
-    Pulse,
-    RankGone,
-    RankSeen,
-    Report,
-    Signalled,
-    Stack,
-    Trouble,
-)
+from slurm_guard.model.order import Beat, Hello, Leave, Pulse, RankSeen, Report, Trouble
 from slurm_guard.model.reading import JobReading, NodeLost, Record, TaskExit
 from slurm_guard.policy.act import (
     Act,
@@ -142,17 +131,31 @@ class Session:
             self.attempt.ranks.signalled(now_s)  # it goes on to all of them
         return []
 
-    def records(self, records: Iterable[Record], now_s: float) -> list[Act]:
-        """Records of the training log."""
+    def records(self, records: Iterable[Record], now_s: float, source: str = "") -> list[Act]:
+        """Records of the training log; `source` is the path of a file, or "" for the output itself."""
         self._pass(now_s)
         acts: list[Act] = []
         for record in records:
-            progressed, verdict = self.attempt.record(record, self.settings, now_s)
-            if progressed and self.resume_stamp and isfinite(record.loss or 0.0):
-                self.resume_stamp = False
-                acts.append(Stamp("resumed"))
-            acts += self._heed(verdict, now_s)
+            progressed, verdict = self.attempt.record(record, self.settings, now_s, source)
+            acts += self._learn(progressed, verdict, record.loss, now_s)
         return acts
+
+    def blinded(self, source: str, why: str, now_s: float) -> list[Act]:
+        """The file can no longer be read: its silence says nothing."""
+        self._pass(now_s)
+        return self.attempt.blinded(source, why, now_s)
+
+    def sighted(self, source: str, now_s: float) -> list[Act]:
+        """The file can be read again."""
+        self._pass(now_s)
+        return self.attempt.sighted(source, now_s)
+
+    def _learn(
+        self, progressed: bool, verdict: Verdict | None, loss: float | None, now_s: float
+    ) -> list[Act]:
+        resumed = progressed and self.resume_stamp and isfinite(loss or 0.0)
+        self.resume_stamp = self.resume_stamp and not resumed
+        return [*([Stamp("resumed")] if resumed else []), *self._heed(verdict, now_s)]
 
     def _heed(self, verdict: Verdict | None, now_s: float) -> list[Act]:
         if verdict is None:
@@ -191,24 +194,18 @@ class Session:
         self._pass(now_s)
         self.watch.pulse(report.node, now_s)
         if isinstance(report, RankSeen):
-            if report.step_id not in self.past_steps:  # what could not be killed is no rank of this one
-                self.attempt.ranks.seen(report.reading(), now_s)
-                self._know_step(self.step_id or report.step_id)
-        elif isinstance(report, RankGone):
-            self.attempt.ranks.gone(report.node, report.rank, report.pid, now_s)
-        elif isinstance(report, Stack):
-            self.attempt.looks.stack(report)
-        elif isinstance(report, Looked):
-            self.attempt.looks.looked(report)
-        elif isinstance(report, Signalled):
-            self.attempt.ranks.signalled(now_s)
-        elif isinstance(report, Trouble):
+            if report.step_id in self.past_steps:  # what could not be killed is no rank of this one
+                return []
+            self._know_step(self.step_id or report.step_id)
+        if isinstance(report, Beat):
+            return self._learn(*self.attempt.beat(report, self.settings, now_s), report.loss, now_s)
+        if self.attempt.heard(report, now_s) or isinstance(report, Pulse):
+            return []
+        if isinstance(report, Trouble):
             return [Say(f"watchdog on {report.node}: {report.text}")]
-        elif isinstance(report, Hello):
+        if isinstance(report, Hello):
             return self._order_again(report.node)
-        elif not isinstance(report, Pulse) and self.stop is not None:
-            return self.stop.heard(report) + self._advance_stop(now_s)
-        return []
+        return [] if self.stop is None else self.stop.heard(report) + self._advance_stop(now_s)
 
     def watchdog_lost(self, nodes: Iterable[str], now_s: float) -> list[Act]:
         """The watchdogs of these nodes have ended."""
