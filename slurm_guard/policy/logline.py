@@ -12,6 +12,7 @@ from collections.abc import Callable
 from slurm_guard.model.reading import Record
 from slurm_guard.policy.logpattern import LINE_WORDS, LogPattern
 from slurm_guard.policy.logread import LineParser, Reading
+from slurm_guard.policy.logsieve import SHAPE, Sieve
 
 LINE_LIMIT = 64 * 1024
 """Bytes of a line; of a longer one only the first and last `EDGE` bytes are read."""
@@ -35,13 +36,12 @@ class LineReader:
         self._held = b""
         self._long = False
         self._newest = newest
-        named = self.parser.pattern.named()
-        self._words = tuple(word.encode() for word in dict.fromkeys(LINE_WORDS + named))
+        self._sieve = Sieve(LINE_WORDS + self.parser.pattern.named())
         self._every = self.parser.pattern.pattern is not None
 
     def feed(self, chunk: bytes) -> list[Record]:
         """The records of all lines that end in this chunk."""
-        low = chunk.translate(_LOWER_LINES) if b"\r" in chunk else chunk.lower()
+        low = chunk.translate(SHAPE)
         end = low.rfind(b"\n") + 1
         if not end:
             self._hold(self._held + chunk)
@@ -72,8 +72,7 @@ class LineReader:
 
     def _read_single(self, line: bytes, records: list[Record]) -> None:
         """Read a line that came alone."""
-        low = line.lower()
-        if line and (self._reads_all() or any(word in low for word in self._words)):
+        if line and (self._reads_all() or self._sieve.is_keen(line.translate(SHAPE))):
             self._read_one(line, records)
 
     def _reads_all(self) -> bool:
@@ -89,22 +88,12 @@ class LineReader:
 
     def _read_some(self, chunk: bytes, low: bytes, position: int, end: int, records: list[Record]) -> int:
         """Read the lines with a word of interest, up to a header of a table; where to go on."""
-        for start, stop in self._candidates(low, position, end):
+        found = self._sieve.find(low, position, end)
+        for start, stop in found if self._newest is None else found[-self._newest :]:
             self._read_one(chunk[start:stop], records)
             if self.parser.table is not None:
                 return stop + 1
         return end
-
-    def _candidates(self, low: bytes, position: int, end: int) -> list[tuple[int, int]]:
-        lines: dict[int, int] = {}
-        for word in self._words:
-            at = low.find(word, position, end)
-            while at >= 0:
-                stop = low.find(b"\n", at)
-                lines[low.rfind(b"\n", 0, at) + 1] = stop
-                at = low.find(word, stop, end)
-        found = sorted(lines.items())
-        return found if self._newest is None else found[-self._newest :]
 
     def _read_every(self, chunk: bytes, low: bytes, position: int, end: int, records: list[Record]) -> int:
         """Read all lines, as long as a table lasts; where to go on."""
@@ -126,10 +115,6 @@ class LineReader:
             self.see(line, reading)
         if record is not None:
             records.append(record)
-
-
-_LOWER_LINES = bytes(range(256)).lower().replace(b"\r", b"\n")
-"""Lower case, and every end of a line is a newline."""
 
 
 def _edges(line: bytes) -> bytes:
