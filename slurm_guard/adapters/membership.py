@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch/distributed/run.py", "torch.distributed.launch",
               "accelerate launch", "accelerate.commands.launch", "deepspeed.launcher")  # fmt: skip
@@ -62,10 +62,26 @@ def parse_facts(data: bytes) -> Facts | None:
     step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID", ""))
     if not env.get("SLURM_GUARD_RUN") or not step or "SLURM_PROCID" not in env:
         return None
-    return Facts(
+    return replace(
+        _rank_facts(env),
         run=env["SLURM_GUARD_RUN"],
         node=env.get("SLURMD_NODENAME", ""),
         step_id=f"{env.get('SLURM_JOB_ID', '')}.{step}",
+    )
+
+
+def parse_rank_facts(data: bytes) -> Facts:
+    """What the environment of any process says of its rank, in Slurm or not.
+
+    >>> parse_rank_facts(b"RANK=3\\0LOCAL_RANK=1\\0").rank
+    3
+    """
+    env = parse_environ(data)
+    return _rank_facts({"RANK": env.get("LOCAL_RANK", ""), **env})
+
+
+def _rank_facts(env: Mapping[str, str]) -> Facts:
+    return Facts(
         task=_number(env.get("SLURM_PROCID")),
         local_task=_number(env.get("SLURM_LOCALID")),
         own_rank=_number(env.get("RANK")),
@@ -92,6 +108,11 @@ def parse_listpids(text: str) -> dict[int, tuple[str, int | None, int | None]]:
     return found
 
 
+def is_launcher(command: str) -> bool:
+    """Whether this is the command line of torchrun or one of its kind."""
+    return any(word in command for word in _LAUNCHERS)
+
+
 def choose_launchers(members: Mapping[int, Member]) -> set[int]:
     """The Python processes that start ranks and are none, such as torchrun's agent.
 
@@ -99,7 +120,7 @@ def choose_launchers(members: Mapping[int, Member]) -> set[int]:
     the lower one, or when the two disagree about the rank. (A script that sets RANK for itself
     passes it to its compile workers, and is a rank.)
     """
-    launchers = {m.pid for m in members.values() if m.python and any(w in m.command for w in _LAUNCHERS)}
+    launchers = {m.pid for m in members.values() if m.python and is_launcher(m.command)}
     # A fork that has not yet become its program, and a DataLoader worker's parent, share the command.
     launchers = {pid for pid in launchers if members[pid].facts.own_rank is None}
     for member in members.values():

@@ -89,12 +89,17 @@ class ProcProcesses:
         self._stuck &= pids
         self._wiped &= pids
 
-    def _examine(self, due: list[int]) -> None:
-        stats = {pid: stat for pid in due if _is_mine(pid) and (stat := procfs.read_stat(pid))}
-        for pid, stat in list(stats.items()):
+    def _read_stats(self, pids: list[int]) -> dict[int, procfs.Stat]:
+        """The stat of each; who has got the number of another is known anew."""
+        stats = {pid: stat for pid in pids if (stat := procfs.read_stat(pid))}
+        for pid, stat in stats.items():
             if self._known[pid].start_ticks not in (0, stat.start_ticks):
                 self._known[pid] = _Known(0, 1)
             self._known[pid].start_ticks = stat.start_ticks
+        return stats
+
+    def _examine(self, due: list[int]) -> None:
+        stats = self._read_stats([pid for pid in due if _is_mine(pid)])
         read = self._read_batch([pid for pid in stats if pid not in self._stuck])
         for pid, (environ, command, program) in read.items():
             facts = parse_facts(environ)

@@ -15,7 +15,7 @@ _COMMAND_LIMIT = 4096
 
 @dataclass(slots=True)
 class Stat:
-    """What /proc/PID/stat says."""
+    """What /proc/PID/stat says; `group` and `session` are the pids of the processes that lead them."""
 
     name: str
     state: str
@@ -23,6 +23,8 @@ class Stat:
     cpu_s: float
     threads: int
     start_ticks: int
+    group: int = 0
+    session: int = 0
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -46,7 +48,8 @@ def parse_stat(data: bytes) -> Stat | None:
         return None
     name = data[data.find(b"(") + 1 : end].decode(errors="replace")
     cpu_s = (int(field[11]) + int(field[12])) / _TICKS_PER_S
-    return Stat(name, field[0].decode(), int(field[1]), cpu_s, int(field[17]), int(field[19]))
+    parent, group, session = map(int, field[1:4])
+    return Stat(name, field[0].decode(), parent, cpu_s, int(field[17]), int(field[19]), group, session)
 
 
 def _read_thread_state(pid: int) -> str:
