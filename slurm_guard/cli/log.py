@@ -45,7 +45,7 @@ def records(
     reader, encode = LineReader(parse_patterns(loss_key, iteration_key, pattern)), json.JSONEncoder().encode
     if not as_json:
         print(f"{'line':>9}  {'loss':>12}  {'iteration':>10}  {'epoch':>8}  kind")
-    with _open_log(file) as log:
+    with open_log(file) as log:
         for number, record in _read_lines(log, reader):
             if as_json:
                 print(encode({"line": number, **_as_json(record)}))
@@ -61,13 +61,13 @@ def explain(
     patterns = parse_patterns(loss_key, iteration_key, pattern)
     reader, explanation, lines = LineReader(patterns), Explanation(line=1), 0
     reader.see = lambda line, reading: explanation.see(line, reading, patterns)
-    with _open_log(file) as log:
+    with open_log(file) as log:
         for lines, _ in _read_lines(log, reader):
             explanation.line = lines + 1
     print("\n".join(explanation.text(lines, patterns)))
 
 
-def _open_log(path: str) -> BinaryIO:
+def open_log(path: str) -> BinaryIO:
     """The log, open.
 
     Raises:
