@@ -22,7 +22,9 @@ GROUPS = {
     "template": "slurm_guard.cli.template",
     "log": "slurm_guard.cli.log",
 }
-COMMANDS: dict[str, str] = {}
+COMMANDS = {
+    "scorecard": "slurm_guard.cli.scorecard",
+}
 """Commands without a group, by module: each has a function of the command's name."""
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slurm_guard.cli.table import compose_table, plain
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.incident import SCHEMA, STAGES
 
@@ -76,7 +77,7 @@ def list_incidents(state_dir: _StateDir = None, as_json: _Json = False) -> None:
         return
     _warn(unreadable)
     if found:
-        for line in _table([_HEAD, *map(_row, found)]):
+        for line in compose_table([_HEAD, *map(_row, found)]):
             print(line)
     else:
         print(f"no incidents in {_directory(state_dir)}", file=sys.stderr)
@@ -233,14 +234,7 @@ def _page(one: Found) -> list[str]:
     for stage in STAGES:
         at = body["stages"].get(stage)
         lines.append(f"{stage:16}  {_time(at):20}  {_seconds(one.seconds(stage)):>12}")
-    return [_plain(line) for line in [*lines, "", f"FILES in {one.folder}", *(f"  {f}" for f in one.files())]]
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    plain = [[_plain(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in plain)
-    return [line.rstrip() for line in lines]
+    return [plain(line) for line in [*lines, "", f"FILES in {one.folder}", *(f"  {f}" for f in one.files())]]
 
 
 def _where(breach: dict[str, Any]) -> str:
@@ -268,8 +262,3 @@ def _time(at_s: float | None) -> str:
 
 def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.1f} s"
-
-
-def _plain(text: str) -> str:
-    """Without control characters: evidence comes from logs, and a terminal would obey them."""
-    return "".join(c if c.isprintable() else "�" for c in text)

@@ -199,15 +199,21 @@ class Journal:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The entries of a journal; broken lines (a crash in mid-write) are left out, no file is no entry."""
     try:
-        lines = path.read_bytes().splitlines()
+        return parse_journal(path.read_bytes())[0]
     except FileNotFoundError:
         return []
-    entries = []
-    for line in lines:
+
+
+def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """The entries in these lines, and how many lines are broken."""
+    entries, broken = [], 0
+    for line in filter(None, data.splitlines()):
         try:
             entry = json.loads(line)
-        except ValueError:
-            continue
+        except (ValueError, RecursionError):
+            entry = None
         if isinstance(entry, dict):
             entries.append(entry)
-    return entries
+        else:
+            broken += 1
+    return entries, broken
