@@ -60,7 +60,7 @@ class Scorecard:
 
 
 def compose_scorecard(journals: Iterable[tuple[str, Sequence[Entry]]]) -> Scorecard:
-    """The scorecard of these journals, each with the name of its job; words that are not ours are left out."""
+    """The scorecard of these journals, each with the name of its job; foreign words are left out."""
     card = Scorecard()
     scores: dict[tuple[str, str], Score] = {}
     for job, entries in journals:
@@ -101,7 +101,7 @@ def _wrong(incident: str, key: tuple[str, str], breach: Entry, outcome: Entry) -
         incident,
         *key,
         evidence=_text(breach, "evidence"),
-        after_s=float(after_s) if type(after_s) in (int, float) else None,
+        after_s=after_s if isinstance(after_s, (int, float)) else None,
         how=_text(outcome, "how"),
     )
 
