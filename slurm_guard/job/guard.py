@@ -7,16 +7,16 @@ of its own that hands its result back as an event.
 from __future__ import annotations
 
 import os
-import queue
 import select
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
 from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.job.aftermath import LAST_WRITES_S, Aftermath
 from slurm_guard.job.channel import Channel
+from slurm_guard.job.event import Events
 from slurm_guard.job.inquiry import Inquiry
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.link import (
@@ -77,12 +77,11 @@ class Guard:
         self._channel = channel
         self._writer = writer
         self._nodes = nodes
-        self._events: queue.SimpleQueue[Callable[[], list[act.Act]]] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._output = OutputWatcher(start, environ, self._post, writer.say)
+        self._events = Events()
+        self._output = OutputWatcher(start, environ, self._events.post, writer.say)
         self._recorder = Recorder(journal, clock, identity, self._output.tail, start.run)
         self._output.take_records = lambda records: self.session.records(records, self._clock.now_s())
-        self._inquiry = Inquiry(slurm, clock, identity, self._post, writer.say)
+        self._inquiry = Inquiry(slurm, clock, identity, self._events.post, writer.say)
         self._step: StepReading | None = None
         self._attempt = start.attempt
         self._srun_pid: int | None = None
@@ -102,7 +101,7 @@ class Guard:
         )
         self._aftermath = Aftermath(
             start.settings, slurm=slurm, clock=clock, journal=journal, recorder=self._recorder, writer=writer,
-            post=self._post, watched=self.session.watch.alive,
+            post=self._events.post, watched=self.session.watch.alive,
         )  # fmt: skip
 
     def run(self, said: Sequence[FrontMessage] = ()) -> None:
@@ -124,7 +123,7 @@ class Guard:
         self._wait()
         for message in self._link.read():
             self._on_front(message)
-        self._read_events()
+        self._events.obey(self._obey)
         self._read_channel()
         self._obey(self.session.tick(self._clock.now_s(), self._clock.wall_s()))
         self._leave_when_late()
@@ -134,7 +133,7 @@ class Guard:
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.unsent else 0))
-        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._events, select.POLLIN)
         rest_s = max(0.0, self._read_at_s - self._clock.now_s())
         if not rest_s:
             poll.register(self._link.out_fd, select.POLLIN)
@@ -169,15 +168,6 @@ class Guard:
         for words in said:
             self._obey(self.session.srun_said(words, now_s))
         self._obey(self.session.records(records, now_s))
-
-    def _read_events(self) -> None:
-        _read(self._wake_read)
-        while True:
-            try:
-                event = self._events.get_nowait()
-            except queue.Empty:
-                return
-            self._obey(event())
 
     def _read_channel(self) -> None:
         reports, lost = self._channel.read()
@@ -265,13 +255,6 @@ class Guard:
 
     # --- threads
 
-    def _post(self, event: Callable[[], list[act.Act]]) -> None:
-        self._events.put(event)
-        try:
-            os.write(self._wake_write, b"\0")
-        except OSError:
-            return  # full: it wakes already
-
     def _load_journal(self) -> None:
         self._journal.loaded.wait(HARD_LIMIT_S if self._start.again else None)
         self._journal.append(
@@ -280,9 +263,9 @@ class Guard:
         )  # fmt: skip
         if self._start.again:
             unfinished = self._recorder.find_unfinished(self._start.run, self._start.attempt)
-            self._post(lambda: self._take_over(unfinished))
+            self._events.post(lambda: self._take_over(unfinished))
         elif self._recorder.find_requeued():
-            self._post(self._expect_resume)
+            self._events.post(self._expect_resume)
 
     def _take_over(self, unfinished: tuple[str, Breach] | None) -> list[act.Act]:
         self._taking_over = False

@@ -201,8 +201,8 @@ class Watchdog:
             self._channel.flush()
 
 
-def run_watchdog(run: str) -> None:
-    """Be the watchdog of this node for the ranks that bear the token `run`.
+def run_watchdog(run: str, processes: Processes | None = None) -> None:
+    """Be the watchdog of this node for the ranks that bear the token `run`, or for those of `processes`.
 
     Orders come on stdin, reports go to stdout; returns when it is told to leave.
     """
@@ -218,7 +218,7 @@ def run_watchdog(run: str) -> None:
     env = os.environ
     job_id = env.get("SLURM_JOB_ID", "")
     node = env.get("SLURMD_NODENAME") or socket.gethostname()
-    processes = ProcProcesses(job_id, f"{job_id}.{env.get('SLURM_STEP_ID', '')}")
+    processes = processes or ProcProcesses(job_id, f"{job_id}.{env.get('SLURM_STEP_ID', '')}")
     outside = Outside(PySpyStacks(), NvmlGpus(), KmsgLog(), gentle=PySpyStacks(pause=False))
     watchdog = Watchdog(Channel(0, 1), SystemClock(), processes, outside, (job_id, run, node))
     for name in _REPORTED:

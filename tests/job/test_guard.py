@@ -341,7 +341,7 @@ def test_error_of_our_own_is_told_once_and_borne(bench: Bench) -> None:
     """Said, journalled, slept over; the next turn goes on guarding."""
     bench.start()
     bench.wait_for(lambda: len(bench.guard.session.watch.alive()) == 2)
-    real = bench.guard._read_events
+    real = bench.guard._read_channel
     failed: list[float] = []
 
     def fail() -> None:
@@ -350,7 +350,7 @@ def test_error_of_our_own_is_told_once_and_borne(bench: Bench) -> None:
             raise RuntimeError("out of luck")
         real()
 
-    bench.guard._read_events = fail  # type: ignore[method-assign]
+    bench.guard._read_channel = fail  # type: ignore[method-assign]
     bench.wait_for(lambda: len(failed) == 4)
     assert failed[-1] - failed[0] > 0.5
     bench.break_loss()
