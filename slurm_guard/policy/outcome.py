@@ -7,7 +7,6 @@ must know before observe mode is switched off, and only the time after the breac
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,8 +16,8 @@ from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy.rank import RankTable
 
-AGAIN_LIMIT = 10
-"""Breaches of one kind in one run of the step that are told again after the one before had passed."""
+AGAIN_S = 600.0
+"""Seconds until a breach of a kind that came and went is told again: each costs a scene. Silences are rare."""
 
 ELSEWHERE_LIMIT = 3
 """Progress records after which a training goes on without its dead rank; one or two may be older than it."""
@@ -67,33 +66,42 @@ class OutcomeTable:
     """The observed breaches of one run of the training step whose end is not known yet."""
 
     waiting: list[_Observed] = field(default_factory=list)
-    told: Counter[BreachKind] = field(default_factory=Counter)
+    passed: list[Outcome] = field(default_factory=list)
+    opened_s: dict[BreachKind, float] = field(default_factory=dict)
+
+    def holds(self, kind: BreachKind, now_s: float) -> bool:
+        """Whether a breach of this kind is no news: it is being observed, or was a moment ago."""
+        again_s = 0.0 if kind is BreachKind.STALL else self.opened_s.get(kind, -AGAIN_S) + AGAIN_S
+        return now_s < again_s or any(one.breach.kind is kind for one in self.waiting)
 
     def opened(self, incident: str, breach: Breach, now_s: float, limit: float | None = None) -> None:
         """A breach was observed now. `limit` is the loss that the red line allows, where it is about one."""
-        self.told[breach.kind] += 1
+        self.opened_s[breach.kind] = now_s
         self.waiting.append(_Observed(incident, breach, now_s, limit))
 
-    def repeats(self, kind: BreachKind) -> bool:
-        """Whether the next breach of this kind is to be told too: each costs a scene."""
-        return self.told[kind] <= AGAIN_LIMIT
+    def record(self, record: Record, settings: Settings, now_s: float, *, progressed: bool) -> None:
+        """Take a record of the training, which may show what has passed."""
+        if self.waiting:
+            self._sort(now_s, lambda one: _read(one, record, settings.nonfinite_limit, progressed))
 
-    def record(self, record: Record, settings: Settings, now_s: float, *, progressed: bool) -> list[Outcome]:
-        """Take a record; what it shows to have passed."""
-        return self._passed(now_s, lambda one: _read(one, record, settings.nonfinite_limit, progressed))
+    def ranks(self, table: RankTable, now_s: float) -> None:
+        """Look at the ranks: the sick ones may be well again."""
+        if self.waiting:
+            self._sort(now_s, lambda one: _revived(one.breach, table))
 
-    def ranks(self, table: RankTable, now_s: float) -> list[Outcome]:
-        """Look at the ranks; which of the sick ones are well again."""
-        return self._passed(now_s, lambda one: _revived(one.breach, table)) if self.waiting else []
+    def take(self) -> list[Outcome]:
+        """What has passed since."""
+        passed, self.passed = self.passed, []
+        return passed
 
     def ended(self, now_s: float, *, failed: bool, because: str = "") -> list[Outcome]:
-        """The step has ended; `because` is whose will that was, if anybody's.
+        """The step has ended, and with it all that waited; `because` is whose will that was, if anybody's.
 
         A silence that ends in exit code 0 was no hang. Numbers that were bad to the end are no less bad.
         """
         waiting, self.waiting = self.waiting, []
         how = f"the step was ended: {because}" if because else "the step failed"
-        found = []
+        found = self.take()
         for one in waiting:
             if failed or because:
                 found.append(one.ends(OutcomeKind.ENDED, now_s, how))
@@ -107,12 +115,15 @@ class OutcomeTable:
     def left(self, now_s: float) -> list[Outcome]:
         """Nobody looks on any more: what is not known by now stays open."""
         waiting, self.waiting = self.waiting, []
-        return [one.ends(OutcomeKind.OPEN, now_s, "the guard ended first") for one in waiting]
+        return [
+            *self.take(),
+            *(one.ends(OutcomeKind.OPEN, now_s, "the guard ended first") for one in waiting),
+        ]
 
-    def _passed(self, now_s: float, judge: Callable[[_Observed], str]) -> list[Outcome]:
+    def _sort(self, now_s: float, judge: Callable[[_Observed], str]) -> None:
         signs = [(one, judge(one)) for one in self.waiting]
         self.waiting = [one for one, how in signs if not how]
-        return [one.ends(OutcomeKind.RECOVERED, now_s, how) for one, how in signs if how]
+        self.passed += [one.ends(OutcomeKind.RECOVERED, now_s, how) for one, how in signs if how]
 
 
 def _read(one: _Observed, record: Record, limit: int, progressed: bool) -> str:

@@ -9,7 +9,7 @@ import pytest
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import RankReading, Record, RecordKind
-from slurm_guard.policy.outcome import AGAIN_LIMIT, ELSEWHERE_LIMIT, Outcome, OutcomeKind, OutcomeTable
+from slurm_guard.policy.outcome import AGAIN_S, ELSEWHERE_LIMIT, Outcome, OutcomeKind, OutcomeTable
 from slurm_guard.policy.rank import RankTable
 
 SETTINGS = Settings(nonfinite_limit=3)
@@ -26,11 +26,17 @@ def observe(kind: BreachKind, *, rank: int | None = None, limit: float | None = 
 
 def read(table: OutcomeTable, *records: Record, progressed: bool = True) -> list[tuple[int, Outcome]]:
     """Feed records, one a second from second 101 on; which record ended what."""
-    return [
-        (number, outcome)
-        for number, record in enumerate(records, 1)
-        for outcome in table.record(record, SETTINGS, 100.0 + number, progressed=progressed)
-    ]
+    found = []
+    for number, record in enumerate(records, 1):
+        table.record(record, SETTINGS, 100.0 + number, progressed=progressed)
+        found += [(number, outcome) for outcome in table.take()]
+    return found
+
+
+def look(table: OutcomeTable, ranks: RankTable, now_s: float) -> list[Outcome]:
+    """Show it the ranks; what has passed."""
+    table.ranks(ranks, now_s)
+    return table.take()
 
 
 def losses(*values: float, rank: int | None = None) -> list[Record]:
@@ -102,11 +108,11 @@ def test_a_high_loss_without_a_known_limit_never_passes() -> None:
 def test_a_stopped_rank_passes_when_it_runs() -> None:
     """Still in state T it has not; gone it has not; in state S it has."""
     table, ranks = observe(BreachKind.STOPPED_RANK, rank=2), RankTable()
-    assert table.ranks(ranks, 101.0) == []
+    assert look(table, ranks, 101.0) == []
     seen(ranks, 2, "T")
-    assert table.ranks(ranks, 102.0) == []
+    assert look(table, ranks, 102.0) == []
     seen(ranks, 2, "S")
-    (outcome,) = table.ranks(ranks, 103.5)
+    (outcome,) = look(table, ranks, 103.5)
     assert (outcome.kind, outcome.after_s, outcome.how) == (OutcomeKind.RECOVERED, 3.5, "rank 2 runs again")
 
 
@@ -115,9 +121,9 @@ def test_a_dead_rank_passes_when_it_lives_again() -> None:
     table, ranks = observe(BreachKind.DEAD_RANK, rank=2), RankTable()
     seen(ranks, 2, "S")
     ranks.gone("n1", 2, 7, 0.0)
-    assert table.ranks(ranks, 101.0) == []
+    assert look(table, ranks, 101.0) == []
     seen(ranks, 2, "R", pid=8)
-    (outcome,) = table.ranks(ranks, 102.0)
+    (outcome,) = look(table, ranks, 102.0)
     assert outcome.how == "rank 2 lives again"
 
 
@@ -167,13 +173,15 @@ def test_what_nobody_saw_end_stays_open() -> None:
     assert table.left(131.0) == []
 
 
-def test_a_kind_that_comes_and_goes_is_not_told_for_ever() -> None:
-    """Each costs a scene: the first and AGAIN_LIMIT more."""
-    table = OutcomeTable()
-    breach = Breach(RedLine.NUMERIC, BreachKind.NON_FINITE, "nan", "evidence")
-    for number in range(AGAIN_LIMIT):
-        table.opened(f"i-{number}", breach, 0.0)
-        assert table.repeats(BreachKind.NON_FINITE)
-    table.opened("i-last", breach, 0.0)
-    assert not table.repeats(BreachKind.NON_FINITE)
-    assert table.repeats(BreachKind.STALL)
+def test_a_kind_that_comes_and_goes_is_told_again_later() -> None:
+    """While it lasts never, afterwards from AGAIN_S on; another kind and the next silence at once."""
+    table = observe(BreachKind.NON_FINITE)
+    assert table.holds(BreachKind.NON_FINITE, 100.0 + 2 * AGAIN_S)
+    assert not table.holds(BreachKind.STALL, 101.0)
+    assert read(table, *losses(1.0, 1.0, 1.0))
+    assert table.holds(BreachKind.NON_FINITE, 99.0 + AGAIN_S)
+    assert not table.holds(BreachKind.NON_FINITE, 100.0 + AGAIN_S)
+    table = observe(BreachKind.STALL)
+    assert table.holds(BreachKind.STALL, 101.0)
+    assert read(table, *losses(1.0))
+    assert not table.holds(BreachKind.STALL, 102.0)
