@@ -17,7 +17,7 @@ from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy.rank import RankTable
 
 AGAIN_S = 600.0
-"""Seconds until a breach of a kind that came and went is told again: each costs a scene. Silences are rare."""
+"""Seconds until a breach of a kind that came and went is told again, but for a stall: each costs a scene."""
 
 ELSEWHERE_LIMIT = 3
 """Progress records after which a training goes on without its dead rank; one or two may be older than it."""
