@@ -11,7 +11,10 @@ from slurm_guard.policy.logtext import Found, parse_number
 _COLUMNS = 200
 _HEADER_LIMIT = 4096
 _NAME = re.compile(r"[a-z_][\w/ .%@()-]{0,60}")
-_CELL = re.compile(rf"{NUMBER}|\d{{1,3}}(?::\d\d){{1,2}}|")
+_CELL = re.compile(
+    rf"{NUMBER}|\d{{1,3}}(?::\d\d){{1,2}}|"
+    r"\d{4}-\d\d-\d\d[ t]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:z|[+-]\d\d:?\d\d)?|"
+)
 _GAP = re.compile(r"\s{2,}|\t")
 
 _YOLO = re.compile(

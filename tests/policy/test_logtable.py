@@ -28,6 +28,12 @@ def test_aligned_columns_are_read_by_their_header() -> None:
     assert [(r.epoch, r.loss) for r in read(text)] == [(0, 0.912345)]
 
 
+def test_a_column_of_time_stamps_does_not_hide_the_rows() -> None:
+    """As loggers of metrics write it in front of the numbers."""
+    rows = "2026-01-01T00:02:44Z,10,5.5\n2026-01-01 00:03:18.250,20,5.25\n"
+    assert [(r.iteration, r.loss) for r in read("time,step,train_loss\n" + rows)] == [(10, 5.5), (20, 5.25)]
+
+
 def test_text_between_rows_is_read_as_text() -> None:
     """A table does not hide other lines, and ends when no row comes for long."""
     text = "step,loss\n1,5.5\nstep 2 loss 5.25\n3,5.125\n" + "nothing\n" * 1001 + "4,5.0\n"
