@@ -24,6 +24,8 @@ GROUPS = {
 }
 COMMANDS = {
     "scorecard": "slurm_guard.cli.scorecard",
+    "replay": "slurm_guard.cli.replay",
+    "watch": "slurm_guard.cli.watch",
 }
 """Commands without a group, by module: each has a function of the command's name."""
 

@@ -1,0 +1,143 @@
+"""The page and the document of one replayed log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timezone
+from typing import Any
+
+from slurm_guard.cli.table import compose_table, plain
+from slurm_guard.model.phase import Phase
+from slurm_guard.policy.propose import propose_limits
+from slurm_guard.policy.replay import Event, Replay, Said
+
+_HEAD = ("WOULD", "LINE", "TIME (UTC)", "ITERATION", "WHAT", "WHY")
+_GUESSED_YEAR = 2000
+"""Stands for a year that the log does not tell."""
+
+_SHOWN = 20
+"""Notes that are shown for people; every stop and every look is."""
+
+_NO_TIME = (
+    "its lines carry no time, so only numbers are judged: give --interval-s SECONDS to judge silences too"
+)
+
+
+def compose_page(name: str, one: Replay) -> list[str]:
+    """What the guard would have done about this log, for people."""
+    lines = [plain(f"{name}: {_span(one)}")]
+    if one.seconds is None:
+        lines.append(f"  {_NO_TIME}")
+    events = _choose(one.events)
+    if events:
+        lines += ["", *compose_table([_HEAD, *map(_row, events)])]
+    hidden = sum(one.counts.values()) - len(events)
+    if hidden:
+        lines.append(f"… and {hidden} more: all counts are in --json")
+    if any(event.after_stop for event in events):
+        lines.append("* after a stop: the job would not have run on until there")
+    lines += ["", _verdict(one)]
+    proposals = propose_limits(one.rhythm, one.bad, one.settings)
+    if proposals:
+        lines.append("limits that would fit this training better (slurm-guard.toml):")
+    for section in dict.fromkeys(proposal.section for proposal in proposals):
+        lines.append(f"  [{section}]")
+        lines += [f"  {p.name} = {p.value}  # {p.reason}" for p in proposals if p.section == section]
+    return lines
+
+
+def as_json(one: Replay) -> dict[str, Any]:
+    """The same for machines. Times are epoch seconds, null where the log tells none."""
+    return {
+        "lines": one.line - 1,
+        "records": one.records,
+        "losses": one.losses,
+        "first_s": one.first_s,
+        "last_s": one.clock.wall_s,
+        "seconds": one.seconds,
+        "stalls_judged": one.seconds is not None,
+        "stopped": one.counts[Said.STOP] > 0,
+        "counts": {said.value: one.counts[said] for said in Said},
+        "events": [_event(event) for event in one.events],
+        "rhythm": {
+            "intervals": one.rhythm.intervals,
+            "p99_s": one.rhythm.quantile(0.99),
+            "longest_s": {phase.value: pauses.longest_s for phase, pauses in one.rhythm.pauses.items()},
+        },
+        "proposals": [
+            {"key": f"{p.section}.{p.name}", "value": p.value, "reason": p.reason}
+            for p in propose_limits(one.rhythm, one.bad, one.settings)
+        ],
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "would": event.said.value,
+        "what": event.what,
+        "line": event.line,
+        "at_s": event.at_s,
+        "iteration": event.iteration,
+        "why": event.evidence,
+        "after_stop": event.after_stop,
+    }
+
+
+def _span(one: Replay) -> str:
+    said = f"{one.line - 1:,} lines, {one.records:,} records of progress, {one.losses:,} losses"
+    if one.first_s is not None:
+        said += f", {_time(one.first_s)} to {_time(one.clock.wall_s)}"
+    elif one.seconds is not None:
+        said += f", {one.seconds:.0f} s"
+    return said
+
+
+def _choose(events: list[Event]) -> list[Event]:
+    """What is shown: the first of each sort, in order."""
+    shown: Counter[Said] = Counter()
+    chosen: list[Event] = []
+    for event in events:
+        shown[event.said] += 1
+        if shown[event.said] <= _SHOWN:
+            chosen.append(event)
+    return chosen
+
+
+def _row(event: Event) -> tuple[str, ...]:
+    return (
+        ("*" if event.after_stop else "") + event.said.value,
+        str(event.line),
+        _time(event.at_s),
+        "-" if event.iteration is None else str(event.iteration),
+        event.what,
+        event.evidence,
+    )
+
+
+def _verdict(one: Replay) -> str:
+    counts = one.counts
+    said = (
+        f"would have been stopped {_times(counts[Said.STOP])}"
+        if counts[Said.STOP]
+        else "would not have been stopped"
+    )
+    if counts[Said.LOOK]:
+        said += f"; stacks would have been compared {_times(counts[Said.LOOK])}"
+    if one.rhythm.intervals:
+        pause = one.rhythm.longest(Phase.TRAINING)
+        said += (
+            f"; 99 % of {one.rhythm.intervals:,} intervals below {one.rhythm.quantile(0.99):.3g} s, "
+            f"the longest pause {pause.longest_s:.0f} s after line {pause.line}"
+        )
+    return said
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _time(at_s: float | None) -> str:
+    if at_s is None:
+        return "-"
+    time = datetime.fromtimestamp(at_s, timezone.utc)
+    return time.strftime("%Y-%m-%d %H:%M:%S" if time.year != _GUESSED_YEAR else "%m-%d %H:%M:%S")

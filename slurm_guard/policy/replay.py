@@ -1,0 +1,307 @@
+"""An old log, judged as a live job would be: the same records, the same attempt, another clock.
+
+A log holds no stacks and no GPUs, so silence alone stops nothing before the limit that needs no
+witness; until there it is only said that the stacks would have been compared. Time does not tick
+here: it goes from one thing that is due to the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import Enum
+from math import isfinite
+
+from slurm_guard.model.breach import Breach, BreachKind
+from slurm_guard.model.limits import Settings
+from slurm_guard.model.order import Look
+from slurm_guard.model.phase import Phase
+from slurm_guard.model.reading import Record, RecordKind
+from slurm_guard.policy.act import Send
+from slurm_guard.policy.attempt import Attempt
+from slurm_guard.policy.ending import Ending
+from slurm_guard.policy.logline import LineReader
+from slurm_guard.policy.logpattern import parse_patterns
+from slurm_guard.policy.replayclock import ReplayClock
+from slurm_guard.policy.rhythm import BadRun, Rhythm
+from slurm_guard.policy.srun_line import parse_srun_line
+from slurm_guard.policy.verdict import Action, Verdict
+
+EVENT_LIMIT = 1000
+"""Events that are kept one by one; more of them are only counted."""
+
+_PRECISION_S = 0.01
+
+
+class Said(str, Enum):
+    """What the guard would have done."""
+
+    STOP = "stop"
+    LOOK = "look"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that the guard would have done or noted.
+
+    `line` is the line of the record that led to it, for a silence the last one before it; `at_s` is
+    epoch seconds, None where the log tells no time. `after_stop` marks what the job would not have
+    lived to see.
+    """
+
+    said: Said
+    what: str
+    line: int
+    evidence: str
+    at_s: float | None = None
+    iteration: int | None = None
+    after_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """Something that a silence has brought, before it is known how the silence ends."""
+
+    said: Said
+    now_s: float
+    breach: Breach | None = None
+
+
+@dataclass(slots=True)
+class Replay:
+    """One log as it is replayed; its owner feeds it line by line and reads the rest when it is over.
+
+    `records` counts those of progress, `losses` those with a loss of the training.
+    """
+
+    settings: Settings
+    explicit: frozenset[str]
+    clock: ReplayClock = field(default_factory=ReplayClock)
+    line: int = 1
+    records: int = 0
+    losses: int = 0
+    first_s: float | None = None
+    events: list[Event] = field(default_factory=list)
+    counts: Counter[Said] = field(default_factory=Counter)
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    bad: BadRun = field(default_factory=BadRun)
+    last: Record | None = None
+    attempt: Attempt = field(default_factory=lambda: Attempt.begin(0.0))
+    _reader: LineReader = field(init=False)
+    _floor_s: float = field(init=False)
+    _last_line: int = 0
+    _due: list[_Due] = field(default_factory=list)
+    _halted: bool = False
+    _lasting: BreachKind | None = None
+    _ended: bool = False
+    _timed: bool = False
+    _phase: Phase = Phase.TRAINING
+
+    def __post_init__(self) -> None:
+        named = self.settings
+        self._reader = LineReader(parse_patterns(named.loss_key, named.iteration_key, named.pattern))
+        self._floor_s = min(_limits(self.settings))
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the log lasts; None where nothing tells its time."""
+        return self.clock.now_s if self.clock.interval_s or self.rhythm.judged_s else None
+
+    def feed(self, piece: bytes) -> None:
+        """A line with its newline, or a piece of a long one."""
+        for frame in piece.splitlines(keepends=True):
+            records = self._reader.feed(frame)
+            for record in records:
+                self._take(record, frame)
+            if not records:
+                self._pass_by(frame)
+        self.line += piece.endswith(b"\n")
+
+    def finish(self) -> None:
+        """The log is over. What comes after its last line is unknown, and judged as nothing."""
+        for record in self._reader.flush():
+            self._take(record, b"")
+        self.clock.finish()
+        self._judge_silence()
+        self._resolve("until the end of the log", self._silent_s())
+
+    def _silent_s(self) -> float:
+        return self.clock.now_s - self.attempt.stall.progress_s
+
+    def _pass_by(self, frame: bytes) -> None:
+        self.clock.passed(frame)
+        if (b"srun: " in frame or b"slurmstepd" in frame) and isinstance(parse_srun_line(frame), Ending):
+            self._end()
+
+    def _end(self) -> None:
+        """The run has ended by somebody's will: the silence after it is none of the training's."""
+        if not self._ended:
+            self.clock.finish()
+            self._judge_silence()
+            self._resolve(f"until Slurm ended it at line {self.line}", self._silent_s())
+        self._ended = True
+
+    def _take(self, record: Record, frame: bytes) -> None:
+        last = self.last
+        same = last is not None and record.iteration is not None and record.iteration == last.iteration
+        self.clock.read(frame, counts=record.kind is RecordKind.TRAIN and not same)
+        self._judge_silence()
+        now_s = self.clock.now_s
+        before_s, armed = self.attempt.stall.progress_s, self.attempt.stall.armed
+        progressed, verdict = self.attempt.record(record, self.settings, now_s)
+        if record.phase is not None and record.phase is not Phase.TRAINING:
+            self._phase = record.phase
+        elif record.kind is RecordKind.EVAL:
+            self._phase = Phase.EVALUATION
+        if progressed:
+            verdict = self._progress(record, verdict, now_s - before_s, armed=armed)
+        if record.kind is RecordKind.TRAIN and record.loss is not None:
+            self.losses += 1
+            self.bad.add(record.loss, self.line)
+        self._heed(record, verdict)
+
+    def _progress(
+        self, record: Record, verdict: Verdict | None, silent_s: float, *, armed: bool
+    ) -> Verdict | None:
+        """A record of progress: the silence in front of it is over."""
+        restarted = self._ended or self._is_restart(record)
+        self._resolve(f"until line {self.line}", silent_s, restarted=restarted)
+        if self._timed and self.clock.stamped and not restarted:
+            self.rhythm.add(silent_s, self._phase if armed else Phase.START_UP, self._last_line)
+        if self._ended:
+            self.bad.restarted()
+        if self._halted or self._ended:
+            # What was stopped, or had ended, begins again with nothing held against it.
+            self.attempt = Attempt.begin(self.clock.now_s)
+            _, verdict = self.attempt.record(record, self.settings, self.clock.now_s)
+        if self.first_s is None:
+            self.first_s = self.clock.wall_s
+        self.records += 1
+        self._halted = self._ended = False
+        self._timed = self.clock.fresh
+        self._phase = Phase.TRAINING
+        self._last_line, self.last = self.line, record
+        return verdict
+
+    def _is_restart(self, record: Record) -> bool:
+        """Whether this record is of a new run of the training: it counts from further back again."""
+        last = self.last
+        if last is None:
+            return False
+        if self._phase is Phase.START_UP and self.attempt.stall.records > 2:
+            return True
+        if record.epoch is not None and last.epoch is not None and record.epoch != last.epoch:
+            return record.epoch < last.epoch
+        return (
+            record.iteration is not None and last.iteration is not None and record.iteration < last.iteration
+        )
+
+    def _heed(self, record: Record, verdict: Verdict | None) -> None:
+        """What the numbers say. What stays bad after a stop is that stop, and no other."""
+        if record.kind is RecordKind.TRAIN and record.loss is not None and isfinite(record.loss):
+            self._lasting = None
+        if verdict is None:
+            return
+        if verdict.action is not Action.STOP or verdict.breach is None:
+            self._add(Said.NOTE, verdict.kind.value, verdict.evidence, verdict.iteration)
+            return
+        if self._lasting is not verdict.breach.kind:
+            self._add(Said.STOP, verdict.breach.kind.value, verdict.evidence, verdict.breach.iteration)
+        self._lasting = verdict.breach.kind if verdict.breach.kind in _LASTING else None
+        self.attempt = Attempt.begin(self.clock.now_s)
+
+    def _judge_silence(self) -> None:
+        """What the time until now has brought, at the moments when it was due.
+
+        Nothing, where the silence may be none: its beginning or its end is not known.
+        """
+        if self._halted or self._ended or not (self._timed and self.clock.fresh):
+            return
+        while self._silent_s() >= self._floor_s:
+            due_s = self._next_due(self.clock.now_s)
+            if due_s is None:
+                return
+            acts, breach = self.attempt.judge(self.settings, self.explicit, (), due_s)
+            if breach is not None:
+                self._due.append(_Due(Said.STOP, due_s, breach))
+                self._halted = True
+                return
+            silent_s = due_s - self.attempt.stall.progress_s
+            asked = any(isinstance(act, Send) and isinstance(act.order, Look) for act in acts)
+            if (
+                asked
+                and silent_s >= self.settings.stall_s
+                and all(due.said is not Said.LOOK for due in self._due)
+            ):
+                self._due.append(_Due(Said.LOOK, due_s))
+
+    def _next_due(self, until_s: float) -> float | None:
+        """The first moment up to `until_s` at which the attempt has something to do; None without one."""
+        low_s = self.attempt.stall.progress_s
+        if self._is_quiet(until_s):
+            return None
+        high_s = until_s
+        while high_s - low_s > _PRECISION_S:
+            middle_s = (low_s + high_s) / 2
+            low_s, high_s = (middle_s, high_s) if self._is_quiet(middle_s) else (low_s, middle_s)
+        return high_s
+
+    def _is_quiet(self, now_s: float) -> bool:
+        numeric = self.attempt.numeric
+        tried = deepcopy(self.attempt, {id(numeric): numeric})
+        acts, breach = tried.judge(self.settings, self.explicit, (), now_s)
+        return not acts and breach is None
+
+    def _resolve(self, until: str, silent_s: float, *, restarted: bool = False) -> None:
+        """The silence has ended: in a record, in a new run, or with the log."""
+        if not self._due:
+            return
+        silence = f"no progress for {silent_s:.0f} s, {until}"
+        if restarted:
+            why = f"{silence}, where a new run begins: a stop, if the old one hung and had not ended"
+            self._add_due(self._due[-1], Said.NOTE, "restart", why)
+        for due in () if restarted else self._due:
+            why = f"{silence}: stopped if the stacks stood still"
+            if due.breach is not None:
+                why = f"{due.breach.evidence} (it lasted {silent_s:.0f} s, {until})"
+            self._add_due(due, due.said, BreachKind.STALL.value, why)
+        self._due.clear()
+
+    def _add_due(self, due: _Due, said: Said, what: str, why: str) -> None:
+        at_s, iteration = self.clock.wall_at(due.now_s), self.attempt.stall.iteration
+        self._add(said, what, why, iteration, line=self._last_line, at_s=at_s)
+
+    def _add(
+        self,
+        said: Said,
+        what: str,
+        evidence: str,
+        iteration: int | None,
+        *,
+        line: int | None = None,
+        at_s: float | None = None,
+    ) -> None:
+        if len(self.events) < EVENT_LIMIT or (said is Said.STOP and not self.counts[said]):
+            at_s = at_s if line is not None else self.clock.wall_s
+            after = self.counts[Said.STOP] > 0
+            self.events.append(Event(said, what, line or self.line, evidence, at_s, iteration, after))
+        self.counts[said] += 1
+
+
+_LASTING = frozenset({BreachKind.NON_FINITE, BreachKind.SKIPPING})
+"""Breaches that the log goes on to show, once it is over the limit, until a good loss comes."""
+
+
+def _limits(settings: Settings) -> tuple[float, ...]:
+    return (
+        settings.learned_s,
+        settings.stall_s,
+        settings.stall_hard_s,
+        settings.startup_s,
+        settings.compilation_s,
+        settings.evaluation_s,
+        settings.checkpoint_s,
+        settings.final_s,
+    )
