@@ -21,7 +21,9 @@ def test_list_names_every_benchmark() -> None:
     """--list prints one name a line, `all` last."""
     done = call("--list")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split() == ["latency", "stream", "pipe", "iteration", "start", "memory", "all"]
+    assert done.stdout.split() == [
+        "latency", "stream", "pipe", "iteration", "start", "memory", "reader", "judge", "heartbeat", "all",
+    ]  # fmt: skip
 
 
 def test_help_explains_every_benchmark() -> None:
