@@ -5,11 +5,12 @@ Methods that ask may raise `OutsideError`; what cannot be known is an error, nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
+from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
-from slurm_guard.model.reading import JobReading, NodeReading, StepReading
+from slurm_guard.model.reading import JobReading, LoadReading, NodeReading, StepReading
 
 
 class Clock(Protocol):
@@ -73,6 +74,9 @@ class Processes(Protocol):
     def read(self, pid: int) -> ProcessReading | None:
         """One process, or None when it is gone."""
 
+    def read_io(self, pids: Collection[int]) -> Mapping[int, int]:
+        """Bytes that each has read and written; who is missing could not be read."""
+
     def send_signal(self, process: ProcessReading, signal: int) -> bool:
         """Signal it if it is still the same process (start time); False when it is gone."""
 
@@ -82,6 +86,19 @@ class Stacks(Protocol):
 
     def dump(self, pid: int, timeout_s: float) -> StackDump:
         """The stack; `StackDump.refused` says why there is none (ptrace refused, not Python …)."""
+
+
+class Heartbeats(Protocol):
+    """What training processes of this machine say through `slurm_guard.training.heartbeat`."""
+
+    def find(self, pid: int) -> bool:
+        """Search for the heartbeat of this process anew: not cheap. Whether it has one of its own."""
+
+    def read(self, pid: int) -> Heartbeat | None:
+        """The newest of a process that was found; None where there is none to be read now. Cheap."""
+
+    def forget(self, pid: int) -> None:
+        """This process is of no more interest."""
 
 
 class KernelLog(Protocol):
@@ -96,3 +113,9 @@ class Gpus(Protocol):
 
     def describe(self) -> dict[str, object]:
         """A plain description for the fault folder; raises OutsideError when there is no driver."""
+
+    def read_load(self, node: str) -> tuple[LoadReading, ...]:
+        """How busy each GPU of this job is; raises OutsideError when there is no driver.
+
+        It may hang, and what it opens stays open: to be called in a child.
+        """

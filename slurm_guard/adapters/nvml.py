@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_guard.adapters import probe
 from slurm_guard.errors import OutsideError
+from slurm_guard.model.reading import LoadReading
 
 _MIB = 1 << 20
 
@@ -17,6 +18,7 @@ class NvmlGpus:
 
     def __init__(self, timeout_s: float = 5.0) -> None:
         self._timeout_s = timeout_s
+        self._open: tuple[Any, list[tuple[int, Any]]] | None = None
 
     def describe(self) -> dict[str, object]:
         """Driver and job GPUs; a value that cannot be read is {"unreadable": reason}, never 0.
@@ -27,15 +29,27 @@ class NvmlGpus:
         answer: dict[str, object] = probe.run(f"{__name__}:read_gpus", self._timeout_s)
         return answer
 
+    def read_load(self, node: str) -> tuple[LoadReading, ...]:
+        """How busy each GPU of this job is, asked in this process: may hang, so only for a child.
+
+        The library is started once: that takes longer than the questions.
+
+        Raises:
+            OutsideError: no driver, no NVML.
+        """
+        if self._open is None:
+            nvml = _start()
+            chosen = choose_gpus(
+                [_identify(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], os.environ
+            )
+            self._open = nvml, [(gpu["index"], gpu["handle"]) for gpu in chosen]
+        nvml, gpus = self._open
+        return tuple(_read_load(nvml, node, index, gpu) for index, gpu in gpus)
+
 
 def read_gpus() -> dict[str, object]:
     """The description, made in this process: may hang, so only for the probe child."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise OutsideError(f"no NVML: {error}") from None
+    pynvml = _start()
     everything = [_describe(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
     chosen = choose_gpus(everything, os.environ)
     return {
@@ -66,16 +80,51 @@ def _names(word: str, gpu: dict[str, Any]) -> bool:
     return isinstance(gpu["uuid"], str) and gpu["uuid"].startswith(word)
 
 
-def _describe(nvml: Any, index: int) -> dict[str, Any]:
+def _start() -> Any:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise OutsideError(f"no NVML: {error}") from None
+    return pynvml
+
+
+def _identify(nvml: Any, index: int) -> dict[str, Any]:
+    """Who the GPU is; its `handle` is None where it is lost."""
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
         lost = {"unreadable": str(error)}
-        return {"index": index, "minor": lost, "uuid": lost}
+        return {"handle": None, "index": index, "minor": lost, "uuid": lost}
     return {
+        "handle": gpu,
         "index": index,
         "minor": _read(nvml, nvml.nvmlDeviceGetMinorNumber, gpu),
         "uuid": _read(nvml, nvml.nvmlDeviceGetUUID, gpu),
+    }
+
+
+def _read_load(nvml: Any, node: str, index: int, gpu: Any) -> LoadReading:
+    if gpu is None:
+        return LoadReading(node, index, None, None)
+    utilisation = _read(nvml, lambda g: nvml.nvmlDeviceGetUtilizationRates(g).gpu, gpu)
+    power_w = _read(nvml, lambda g: nvml.nvmlDeviceGetPowerUsage(g) / 1000, gpu)
+    return LoadReading(
+        node,
+        index,
+        None if isinstance(utilisation, dict) else utilisation,
+        None if isinstance(power_w, dict) else power_w,
+    )
+
+
+def _describe(nvml: Any, index: int) -> dict[str, Any]:
+    known = _identify(nvml, index)
+    gpu = known.pop("handle")
+    if gpu is None:
+        return known
+    return {
+        **known,
         "name": _read(nvml, nvml.nvmlDeviceGetName, gpu),
         "bus_id": _read(nvml, lambda g: _text(nvml.nvmlDeviceGetPciInfo(g).busId), gpu),
         "temperature_c": _read(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),

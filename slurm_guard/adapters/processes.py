@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeVar
 
 from slurm_guard.adapters import procfs
 from slurm_guard.adapters.listpids import ListPids
@@ -17,6 +19,7 @@ from slurm_guard.adapters.membership import Facts, Member, choose_launchers, cho
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import ProcessReading
 
+_Read = TypeVar("_Read")
 _READ_S = 0.5
 _PERIOD = 16
 
@@ -62,6 +65,11 @@ class ProcProcesses:
         same = known is not None and known.start_ticks == stat.start_ticks
         return _reading(pid, stat, known.member if known is not None and same else None)
 
+    def read_io(self, pids: Collection[int]) -> dict[int, int]:
+        """Bytes that each has read and written, sockets included; who is missing could not be read."""
+        found = self._read_bounded(pids, procfs.read_io)
+        return {pid: number for pid, number in found.items() if number is not None}
+
     def send_signal(self, process: ProcessReading, signal: int) -> bool:
         """Signal it if it is still the same process; False when it is gone.
 
@@ -100,7 +108,7 @@ class ProcProcesses:
 
     def _examine(self, due: list[int]) -> None:
         stats = self._read_stats([pid for pid in due if _is_mine(pid)])
-        read = self._read_batch([pid for pid in stats if pid not in self._stuck])
+        read = self._read_batch(list(stats))
         for pid, (environ, command, program) in read.items():
             facts = parse_facts(environ)
             if facts and self._is_ours(facts) and stats[pid].name != "srun":
@@ -143,27 +151,34 @@ class ProcProcesses:
 
     def _read_batch(self, pids: list[int]) -> dict[int, tuple[bytes, str, str]]:
         """Environment, command and program of each; what blocks is left out now and ever after."""
-        if not pids:
+        return self._read_bounded(
+            pids,
+            lambda pid: (
+                procfs.read_environ(pid),
+                " ".join(procfs.read_words(pid)),
+                procfs.read_program(pid),
+            ),
+        )
+
+    def _read_bounded(self, pids: Collection[int], read: Callable[[int], _Read]) -> dict[int, _Read]:
+        todo = [pid for pid in pids if pid not in self._stuck]
+        if not todo:
             return {}
-        found: dict[int, tuple[bytes, str, str]] = {}
+        found: dict[int, _Read] = {}
 
-        def read() -> None:
-            for pid in pids:
-                found[pid] = (
-                    procfs.read_environ(pid),
-                    " ".join(procfs.read_words(pid)),
-                    procfs.read_program(pid),
-                )
+        def read_all() -> None:
+            for pid in todo:
+                found[pid] = read(pid)
 
-        thread = threading.Thread(target=read, daemon=True)
+        thread = threading.Thread(target=read_all, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no thread to be had: better at risk than blind
-            read()
+            read_all()
             return found
         thread.join(_READ_S)
         if thread.is_alive():
-            self._stuck.add(next(pid for pid in pids if pid not in found))
+            self._stuck.add(next(pid for pid in todo if pid not in found))
         return dict(found)
 
     def _readings(self) -> tuple[ProcessReading, ...]:

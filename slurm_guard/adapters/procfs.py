@@ -85,6 +85,26 @@ def read_program(pid: int) -> str:
         return ""
 
 
+def read_io(pid: int) -> int | None:
+    """Bytes that went through its reads and writes (rchar + wchar); None when gone or forbidden.
+
+    On older kernels it waits for an exec in progress: it needs a deadline like `environ`.
+    """
+    return parse_io(read_bytes(f"/proc/{pid}/io", 1024))
+
+
+def parse_io(data: bytes) -> int | None:
+    """The sum of rchar and wchar in a /proc/PID/io.
+
+    >>> parse_io(b"rchar: 10\nwchar: 5\nsyscr: 1\n")
+    15
+    """
+    words = data.split()
+    if words[0:1] != [b"rchar:"] or words[2:3] != [b"wchar:"] or len(words) < 4:
+        return None
+    return int(words[1]) + int(words[3])
+
+
 def read_text(pid: int, name: str) -> str:
     """Another small file of /proc/PID, such as wchan, status or stack (root only)."""
     return read_bytes(f"/proc/{pid}/{name}", 1 << 16).decode(errors="replace")

@@ -53,7 +53,7 @@ class TreeProcesses(ProcProcesses):
             waiting -= found
         if self._first_look_ticks is None:
             self._first_look_ticks = max((stat.start_ticks for stat in stats.values()), default=0)
-        members = [pid for pid in stats if self._known[pid].member is not None and pid not in self._stuck]
+        members = [pid for pid in stats if self._known[pid].member is not None]
         for pid, (environ, command, program) in self._read_batch(members).items():
             self._adopt(pid, stats[pid], parse_rank_facts(environ), command, program)
         self._note_leaders()

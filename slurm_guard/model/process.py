@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_guard.model.phase import Phase
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
@@ -31,12 +33,16 @@ class ProcessReading:
 
 @dataclass(frozen=True, slots=True)
 class StackDump:
-    """The text of a Python stack, its signature and its top frame; or why it was refused."""
+    """The text of a Python stack, its signature and its top frame; or why it was refused.
+
+    `phase` is what its frames say that the process is doing, where they say it.
+    """
 
     text: str = ""
     signature: str = ""
     top: str = ""
     refused: str = ""
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A node in memory: its processes, their stacks, its kernel log and its GPUs."""
+"""A node in memory: its processes, their stacks and heartbeats, its kernel log and its GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from slurm_guard.errors import OutsideError
+from slurm_guard.model.heartbeat import Heartbeat
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
+from slurm_guard.model.reading import LoadReading
 
 
 @dataclass(slots=True)
@@ -17,6 +20,7 @@ class _Process:
     node: str
     reading: ProcessReading
     ignores: frozenset[int]
+    io_bytes: int | None = 0
 
 
 class FakeProcesses:
@@ -67,6 +71,10 @@ class FakeProcesses:
         process = self._living[pid]
         process.reading = replace(process.reading, state=state)
 
+    def set_io(self, pid: int, io_bytes: int | None) -> None:
+        """What it has read and written; None where that may not be read."""
+        self._living[pid].io_bytes = io_bytes
+
     def find(self, run: str, node: str) -> tuple[ProcessReading, ...]:
         """Every living process of this run on this node."""
         return tuple(p.reading for p in self._living.values() if (p.run, p.node) == (run, node))
@@ -75,6 +83,11 @@ class FakeProcesses:
         """The process, or None when it is gone."""
         process = self._living.get(pid)
         return None if process is None else process.reading
+
+    def read_io(self, pids: Collection[int]) -> dict[int, int]:
+        """Bytes that each has read and written; who is missing is gone or unreadable."""
+        known = {pid: self._living[pid].io_bytes for pid in pids if pid in self._living}
+        return {pid: number for pid, number in known.items() if number is not None}
 
     def send_signal(self, process: ProcessReading, signal: int) -> bool:
         """Signal it if it is still the same process; False when it is gone."""
@@ -110,10 +123,10 @@ class FakeStacks:
         self.asked: list[tuple[int, float]] = []
         self._dumps: dict[int, StackDump] = {}
 
-    def put(self, pid: int, *frames: str) -> None:
+    def put(self, pid: int, *frames: str, phase: Phase | None = None) -> None:
         """The process stands here, innermost frame first; equal frames have equal signatures."""
         signature = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:16]
-        self._dumps[pid] = StackDump("\n".join(frames), signature, frames[0])
+        self._dumps[pid] = StackDump("\n".join(frames), signature, frames[0], phase=phase)
 
     def refuse(self, pid: int, reason: str) -> None:
         """Its stack can't be had."""
@@ -125,6 +138,38 @@ class FakeStacks:
         if self._processes.read(pid) is None:
             return StackDump(refused="the process is gone")
         return self._dumps.get(pid, StackDump(refused="no Python frames"))
+
+
+class FakeHeartbeats:
+    """The `Heartbeats` port: what a test says a process said. `searched` are the pids of all searches."""
+
+    def __init__(self) -> None:
+        self.searched: list[int] = []
+        self._said: dict[int, Heartbeat] = {}
+        self._found: set[int] = set()
+
+    def say(self, pid: int, heartbeat: Heartbeat | None) -> None:
+        """Its newest heartbeat; None when it is to be read no more."""
+        if heartbeat is None:
+            del self._said[pid]
+        else:
+            self._said[pid] = heartbeat
+
+    def find(self, pid: int) -> bool:
+        """Search for it."""
+        self.searched.append(pid)
+        self._found.discard(pid)
+        if pid in self._said:
+            self._found.add(pid)
+        return pid in self._said
+
+    def read(self, pid: int) -> Heartbeat | None:
+        """The newest of a process that was found."""
+        return self._said.get(pid) if pid in self._found else None
+
+    def forget(self, pid: int) -> None:
+        """Let go of it."""
+        self._found.discard(pid)
 
 
 class FakeKernelLog:
@@ -142,13 +187,19 @@ class FakeKernelLog:
 
 
 class FakeGpus:
-    """The `Gpus` port: this description, or no driver at all."""
+    """The `Gpus` port: this description and this load (GPU to utilisation and watts), or no driver at all."""
 
     def __init__(self, description: dict[str, object] | None = None) -> None:
         self.description = description
+        self.load: dict[int, tuple[int | None, float | None]] = {}
 
     def describe(self) -> dict[str, object]:
         """The description; OutsideError where there is none."""
         if self.description is None:
             raise OutsideError("no NVML: NVML Shared Library Not Found")
         return self.description
+
+    def read_load(self, node: str) -> tuple[LoadReading, ...]:
+        """The load; OutsideError where there is no driver."""
+        self.describe()
+        return tuple(LoadReading(node, gpu, *values) for gpu, values in self.load.items())

@@ -1,0 +1,114 @@
+"""The heartbeats of training processes, read from the memory that they hold open."""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import islice
+
+from slurm_guard.adapters import procfs
+from slurm_guard.model.heartbeat import NAME, USED, Heartbeat, parse_heartbeat
+
+_LINK = f"/memfd:{NAME} (deleted)"
+_FD_LIMIT = 16384
+_TRIES = 3
+
+
+class ProcHeartbeats:
+    """The `Heartbeats` of the real machine. The memory that was found stays open, so that a read is cheap."""
+
+    def __init__(self) -> None:
+        self._fds: dict[int, int] = {}
+
+    def find(self, pid: int) -> bool:
+        """Search the process's descriptors for its heartbeat, whatever was known of it before."""
+        self.forget(pid)
+        fd = _open_heartbeat(pid)
+        if fd is not None:
+            self._fds[pid] = fd
+        return fd is not None
+
+    def read(self, pid: int) -> Heartbeat | None:
+        """The newest heartbeat of a process that `find` found; None where it cannot be read now."""
+        fd = self._fds.get(pid)
+        return None if fd is None else _read(fd)
+
+    def forget(self, pid: int) -> None:
+        """Let go of its memory."""
+        fd = self._fds.pop(pid, None)
+        if fd is not None:
+            os.close(fd)
+
+
+def read_heartbeat(pid: int) -> Heartbeat | None:
+    """The newest heartbeat of this process itself; None where it has none, is gone, or may not be read.
+
+    It costs a look at each of its open descriptors: who asks often uses `ProcHeartbeats`.
+    """
+    heartbeats = ProcHeartbeats()
+    heartbeats.find(pid)
+    found = heartbeats.read(pid)
+    heartbeats.forget(pid)
+    return found
+
+
+def _open_heartbeat(pid: int) -> int | None:
+    """An open descriptor of the memory whose heartbeats are this process's own.
+
+    A fork holds that of its parent too; its own says its own pid, as it knows it in its container.
+    """
+    own: set[int] = set()
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in islice(entries, _FD_LIMIT):
+                if _link(entry.path) != _LINK:
+                    continue
+                fd = _open(entry.path)
+                if fd is None:
+                    continue
+                beat = _read(fd)
+                own = own or _pids(pid)
+                if beat is not None and beat.pid in own:
+                    return fd
+                os.close(fd)
+    except OSError:
+        pass
+    return None
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _open(path: str) -> int | None:
+    # The number may have become another file since: nothing may block, and only such memory is read.
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode) and _link(f"/proc/self/fd/{fd}") == _LINK:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _read(fd: int) -> Heartbeat | None:
+    for _ in range(_TRIES):
+        try:
+            beat = parse_heartbeat(os.pread(fd, USED, 0))
+        except OSError:
+            return None
+        if beat is not None:
+            return beat
+    return None
+
+
+def _pids(pid: int) -> set[int]:
+    """The process's ids in all PID namespaces down to its own."""
+    for line in procfs.read_text(pid, "status").splitlines():
+        if line.startswith("NSpid:"):
+            return {int(word) for word in line.split()[1:] if word.isdigit()}
+    return {pid}
