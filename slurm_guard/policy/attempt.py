@@ -11,71 +11,113 @@ from dataclasses import dataclass, field, replace
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.order import Load, Looked, RankGone, RankSeen, Report, Signalled, Stack
-from slurm_guard.model.reading import BeatReading, LoadReading, Record
-from slurm_guard.policy.act import Act, Say, Send
+from slurm_guard.model.phase import Phase
+from slurm_guard.model.reading import BeatReading, LoadReading, Record, RecordKind
+from slurm_guard.policy.act import Act
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
 from slurm_guard.policy.look import LookPair
 from slurm_guard.policy.numeric import NumericState, judge_numeric
+from slurm_guard.policy.progress import HEARTBEAT
 from slurm_guard.policy.rank import RankTable, judge_ranks
-from slurm_guard.policy.stall import StallMove, StallState, judge_stall
-from slurm_guard.policy.verdict import Verdict
+from slurm_guard.policy.silence import SilenceWatch
+from slurm_guard.policy.stall import StallState
+from slurm_guard.policy.verdict import Action, Verdict, VerdictKind
+
+_ECHO_S = 60.0
+"""Seconds in which the same verdict from another source is the same news."""
 
 
 @dataclass(slots=True)
 class Attempt:
     """A value that its owner updates in place. `observed` are the red lines that observe mode has seen
-    crossed: each is told once, a stall once for every silence.
+    crossed: each is told once, a stall once for every silence. `numeric` is by source, `finishing` is
+    whether the training has said that it is at its end.
     """
 
-    stall: StallState
+    watch: SilenceWatch
     ranks: RankTable = field(default_factory=RankTable)
-    numeric: NumericState = field(default_factory=NumericState)
-    looks: LookPair = field(default_factory=LookPair)
+    numeric: dict[str, NumericState] = field(default_factory=dict)
+    verdicts: dict[VerdictKind, tuple[str, float]] = field(default_factory=dict)
     observed: frozenset[BreachKind] = frozenset()
     lost_node: str = ""
+    finishing: bool = False
 
     @classmethod
     def begin(cls, now_s: float) -> Attempt:
         """A run that starts now."""
-        return cls(StallState.begin(now_s))
+        return cls(SilenceWatch(StallState.begin(now_s)))
+
+    @property
+    def stall(self) -> StallState:
+        """The watch over progress as it stands."""
+        return self.watch.stall
+
+    @property
+    def looks(self) -> LookPair:
+        """The looks at the stacks."""
+        return self.watch.looks
 
     def record(
         self, record: Record, settings: Settings, now_s: float, source: str = ""
     ) -> tuple[bool, Verdict | None]:
         """Take a record of the log: whether it is progress, and the verdict that it completes."""
-        before = self.stall.records
-        self.stall = self.stall.advanced(record, now_s)
-        progressed = self.stall.records > before
-        if progressed:
-            self.observed -= {BreachKind.STALL}
-            self.looks.forget()
-        return progressed, judge_numeric(self.numeric, record, settings, now_s)
+        progressed = self.watch.record(record, now_s, source)
+        self._progressed(progressed)
+        self.finishing = (
+            record.kind is RecordKind.SUMMARY
+            or record.phase is Phase.FINAL
+            or (self.finishing and not progressed)
+        )
+        return progressed, self._judge_numeric(record, settings, now_s, source)
 
     def beat(self, reading: BeatReading, settings: Settings, now_s: float) -> tuple[bool, Verdict | None]:
         """Take the newest heartbeat of a rank: whether it is progress, and the verdict that it completes."""
-        record = Record(iteration=reading.iteration, rank=reading.rank)
-        progressed, _ = self.record(record, settings, now_s, "heartbeat")
-        return progressed, None
+        progressed = self.watch.beat(reading, now_s)
+        self._progressed(progressed)
+        self.finishing = reading.phase is Phase.FINAL or (self.finishing and not progressed)
+        if reading.loss is None or reading.phase is not Phase.TRAINING:
+            return progressed, None
+        iteration = reading.iteration if reading.loss_iteration is None else reading.loss_iteration
+        record = Record(reading.loss, iteration, reading.epoch, rank=reading.rank)
+        return progressed, self._judge_numeric(record, settings, now_s, HEARTBEAT)
 
-    def load(self, reading: LoadReading, now_s: float) -> None:
+    def _progressed(self, progressed: bool) -> None:
+        if progressed:
+            self.observed -= {BreachKind.STALL}
+            self.ranks.silence = self.stall.records
+
+    def _judge_numeric(self, record: Record, settings: Settings, now_s: float, source: str) -> Verdict | None:
+        """The verdict, unless another source has just said the same: two files may hold one training."""
+        state = self.numeric.setdefault(source, NumericState())
+        verdict = judge_numeric(state, record, settings, now_s)
+        if verdict is None or verdict.action is Action.STOP:
+            return verdict
+        first, at_s = self.verdicts.get(verdict.kind, (source, now_s))
+        if first != source and now_s - at_s < _ECHO_S:
+            return None
+        self.verdicts[verdict.kind] = (source, now_s)
+        return verdict
+
+    def load(self, reading: LoadReading) -> None:
         """Take how busy a GPU of the job is."""
+        self.watch.loads.seen(reading, self.stall.records)
 
-    def blinded(self, source: str, why: str, now_s: float) -> list[Act]:
+    def blinded(self, source: str, why: str) -> list[Act]:
         """The source can no longer be read."""
-        return []
+        return self.watch.blinded(source, why)
 
-    def sighted(self, source: str, now_s: float) -> list[Act]:
+    def sighted(self, source: str) -> list[Act]:
         """The source can be read again."""
-        return []
+        return self.watch.sighted(source)
 
     def heard(self, report: Report, now_s: float) -> bool:
         """Take what a watchdog saw of ranks and GPUs; False where the report is about something else."""
         if isinstance(report, RankSeen):
             self.ranks.seen(report.reading(), now_s)
         elif isinstance(report, RankGone):
-            self.ranks.gone(report.node, report.rank, report.pid, now_s)
+            self._gone(report, now_s)
         elif isinstance(report, Load):
-            self.load(report, now_s)
+            self.load(report)
         elif isinstance(report, Stack):
             self.looks.stack(report)
         elif isinstance(report, Looked):
@@ -90,24 +132,19 @@ class Attempt:
         self, settings: Settings, explicit: frozenset[str], alive: Collection[str], now_s: float
     ) -> tuple[list[Act], Breach | None]:
         """What time has brought: looks to be taken, warnings, or a breach. `alive` are the watched nodes."""
-        breach = judge_ranks(self.ranks, settings, now_s, self.stall.progress_s)
+        phase = self.watch.phases.in_force(settings, now_s)
+        finishing = self.finishing and phase is Phase.FINAL
+        breach = judge_ranks(self.ranks, settings, now_s, self.stall.progress_s, finishing=finishing)
         if breach is not None and breach.kind not in self.observed:
             return [], breach
-        action = judge_stall(self.stall, settings, explicit, now_s)
-        acts: list[Act] = []
-        if action.move is StallMove.LOOK:
-            self.looks.begin(now_s)
-            self.stall = self.stall.looking()
-        elif action.move is StallMove.WARN:
-            self.stall = self.stall.warned()
-            acts.append(Say(action.text))
-        order = self.looks.due(settings.stack_interval_s, now_s)
-        if order is not None:
-            acts.append(Send(order))
-        verdict = self.looks.verdict(alive, self.ranks.living(), settings.stack_interval_s, now_s)
-        if verdict is not None:
-            self.stall = self.stall.looked(verdict)
-        return acts, action.breach
+        return self.watch.judge(settings, explicit, alive, self.ranks, now_s)
+
+    def _gone(self, report: RankGone, now_s: float) -> None:
+        """A rank that ended without a word of srun's ended well: the training is at its end."""
+        if self.ranks.gone(report.node, report.rank, report.pid, now_s):
+            self.watch.phases.forget(report.rank)
+            if not self.ranks.failed(report.rank):
+                self.watch.hear(Phase.FINAL, now_s)
 
     def judge_end(self) -> Breach | None:
         """What the failed end of its srun was: a lost node takes the step with it, and nobody dies alone."""
@@ -125,23 +162,32 @@ class Attempt:
 
     def shifted(self, gap_s: float) -> None:
         """Leave the last `gap_s` seconds out."""
-        self.stall = self.stall.shifted(gap_s)
+        self.watch.shifted(gap_s)
         self.ranks.shifted(gap_s)
-        self.looks.shifted(gap_s)
 
     def continued(self, now_s: float) -> None:
         """The job was suspended until now: the silence before anybody noticed was the suspension's too."""
-        self.stall = self.stall.shifted(now_s - self.stall.progress_s)
+        self.watch.shifted(now_s - self.stall.progress_s)
 
     def blame(self, breach: Breach) -> Breach:
-        """The breach with its rank and node. A stall names none by itself; the stack that stands out does."""
-        unnamed = breach.kind is BreachKind.STALL and breach.rank is None
-        outlier = choose_outlier(self.looks.newest()) if unnamed else None
-        if outlier is None:
+        """The breach with its rank and node. A stall names none by itself: the rank that stopped before all
+        others does, or else the stack that stands out.
+        """
+        if breach.kind is not BreachKind.STALL or breach.rank is not None:
             node = self.ranks.node_of(breach.rank) if breach.rank is not None else None
             return breach if breach.node or not node else replace(breach, node=node)
-        evidence = f"{breach.evidence}; {outlier.evidence}"
-        return replace(breach, node=outlier.node, rank=outlier.rank, evidence=evidence)
+        first = self.watch.progress.first_stopped()
+        outlier = choose_outlier(self.looks.newest())
+        said = [found.evidence for found in (first, outlier) if found is not None]
+        if not said:
+            return breach
+        evidence = "; ".join([breach.evidence, *said])
+        if first is not None:
+            node = self.ranks.node_of(first.rank)
+            if node is None and outlier is not None and outlier.rank == first.rank:
+                node = outlier.node
+            return replace(breach, node=node, rank=first.rank, evidence=evidence)
+        return replace(breach, node=outlier.node, rank=outlier.rank, evidence=evidence) if outlier else breach
 
     def suspects(self, breach: Breach, left_nodes: Collection[str]) -> tuple[str, ...]:
         """The nodes under suspicion; `left_nodes` hold processes that could not be killed."""

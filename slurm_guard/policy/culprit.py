@@ -27,7 +27,7 @@ class Outlier:
 
 def main_signatures(stacks: Iterable[StackReading]) -> dict[int, str]:
     """Rank to stack signature of the rank itself: its first reading; later ones are its children."""
-    return {reading.rank: reading.signature for reading in _main_stacks(stacks)}
+    return {reading.rank: reading.signature for reading in main_stacks(stacks)}
 
 
 def choose_outlier(stacks: Sequence[StackReading]) -> Outlier | None:
@@ -37,7 +37,7 @@ def choose_outlier(stacks: Sequence[StackReading]) -> Outlier | None:
     if they are a quarter of the ranks at most. All alike, half and half, or scattered: nobody.
     """
     groups: dict[str, list[StackReading]] = {}
-    for reading in _main_stacks(stacks):
+    for reading in main_stacks(stacks):
         groups.setdefault(reading.signature, []).append(reading)
     if len(groups) < 2:
         return None
@@ -73,7 +73,8 @@ def name_suspects(
     return _unique([*breach.suspects, *(outlier.nodes if outlier else ()), *left_nodes])
 
 
-def _main_stacks(stacks: Iterable[StackReading]) -> list[StackReading]:
+def main_stacks(stacks: Iterable[StackReading]) -> list[StackReading]:
+    """The stack of each rank itself: its first reading; later ones are its children."""
     first: dict[int, StackReading] = {}
     for reading in stacks:
         first.setdefault(reading.rank, reading)

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from slurm_guard.model.order import SCENE_LOOK, Look, Looked, Stack
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import StackReading
-from slurm_guard.policy.culprit import main_signatures
+from slurm_guard.policy.culprit import main_signatures, main_stacks
 from slurm_guard.policy.stall import Looks, judge_looks
 
 LOOK_TIMEOUT_S = 5.0
@@ -61,8 +62,20 @@ class LookPair:
         if not complete and now_s < self.began_s + interval_s + LOOK_TIMEOUT_S + _ROOM_S:
             return None
         self.began_s = None
-        first = main_signatures(self.stacks.get(self.number - 1, ()))
-        return judge_looks(first, main_signatures(self.newest()), ranks_alive)
+        return judge_looks(*self.signatures(), ranks_alive)
+
+    def signatures(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Rank to signature in the two looks of the pair."""
+        first, second = self.stacks.get(self.number - 1, ()), self.stacks.get(self.number, ())
+        return main_signatures(first), main_signatures(second)
+
+    def phase(self) -> Phase | None:
+        """What one of the ranks was seen at in the pair, other than training, where its stack says so."""
+        for look in (self.number - 1, self.number):
+            for reading in main_stacks(self.stacks.get(look, ())):
+                if reading.phase not in {None, Phase.TRAINING}:
+                    return reading.phase
+        return None
 
     def newest(self) -> list[StackReading]:
         """The stacks of the scene, if there is one, else of the newest look."""

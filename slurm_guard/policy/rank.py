@@ -24,6 +24,26 @@ _NOT_LIVING = frozenset("ZX")
 
 
 @dataclass(slots=True)
+class Stillness:
+    """The readings of one rank in one silence: the first, the newest, and the states of all."""
+
+    silence: int
+    began_s: float
+    first: RankReading
+    ended_s: float = 0.0
+    newest: RankReading | None = None
+    states: str = ""
+
+    def add(self, reading: RankReading, now_s: float) -> None:
+        """One more reading; letters of the states are kept, the newest last."""
+        self.ended_s, self.newest = now_s, reading
+        self.states = (self.states + reading.state)[-_STATES:]
+
+
+_STATES = 64
+
+
+@dataclass(slots=True)
 class _Rank:
     node: str
     pid: int
@@ -31,6 +51,7 @@ class _Rank:
     seen_s: float
     stopped_s: float | None = None
     gone_s: float | None = None
+    still: Stillness | None = None
 
     @property
     def living(self) -> bool:
@@ -41,32 +62,47 @@ class _Rank:
 class RankTable:
     """What is known of the ranks of one training step: a value that its owner updates in place.
 
-    Begin a new one with each training step.
+    Begin a new one with each training step. `silence` is a number of its owner's that changes with
+    every progress: readings with the same one are of the same silence.
     """
 
     ranks: dict[int, _Rank] = field(default_factory=dict)
     exits: list[tuple[TaskExit, float]] = field(default_factory=list)
     signalled_s: float | None = None
+    silence: int = 0
 
     def seen(self, reading: RankReading, now_s: float) -> None:
         """A watchdog reports the rank. A new pid is a new life: what was said of the old one is over."""
         known = self.ranks.get(reading.rank)
-        stopped_s = None
+        stopped_s = still = None
         if known is not None and known.pid == reading.pid and known.node == reading.node:
-            stopped_s = known.stopped_s
+            stopped_s, still = known.stopped_s, known.still
         elif known is not None:
             self.exits = [said for said in self.exits if reading.rank not in said[0].tasks]
         if reading.state != "T":
             stopped_s = None
         elif stopped_s is None:
             stopped_s = now_s
-        self.ranks[reading.rank] = _Rank(reading.node, reading.pid, reading.state, now_s, stopped_s)
+        if still is None or still.silence != self.silence:
+            still = Stillness(self.silence, now_s, reading)
+        still.add(reading, now_s)
+        self.ranks[reading.rank] = _Rank(
+            reading.node, reading.pid, reading.state, now_s, stopped_s, still=still
+        )
 
-    def gone(self, node: str, rank: int, pid: int, now_s: float) -> None:
-        """A watchdog reports that the process tree of the rank is gone."""
+    def gone(self, node: str, rank: int, pid: int, now_s: float) -> bool:
+        """A watchdog reports that the process tree of the rank is gone: whether it was known to live."""
         known = self.ranks.get(rank)
-        if known is not None and known.gone_s is None and (known.node, known.pid) == (node, pid):
-            known.gone_s = now_s
+        if known is None or known.gone_s is not None or (known.node, known.pid) != (node, pid):
+            return False
+        known.gone_s = now_s
+        return True
+
+    def failed(self, rank: int) -> bool:
+        """Whether srun said that the task of this rank ended with a code other than 0, or by a signal."""
+        return any(
+            rank in _ranks_of_task(self, exit_.node, task) for exit_, _ in self.exits for task in exit_.tasks
+        )
 
     def exited(self, exit_: TaskExit, now_s: float) -> None:
         """srun reports that tasks ended with a code other than 0, or by a signal."""
@@ -80,6 +116,14 @@ class RankTable:
         """The living ranks, in order."""
         return tuple(sorted(number for number, rank in self.ranks.items() if rank.living))
 
+    def stillness(self) -> dict[int, Stillness]:
+        """The readings of this silence, for each rank that is not gone."""
+        return {
+            number: rank.still
+            for number, rank in self.ranks.items()
+            if rank.gone_s is None and rank.still is not None and rank.still.silence == self.silence
+        }
+
     def node_of(self, rank: int) -> str | None:
         """Where the rank runs or ran last."""
         return self.ranks[rank].node if rank in self.ranks else None
@@ -90,22 +134,30 @@ class RankTable:
             rank.seen_s += gap_s
             rank.stopped_s = None if rank.stopped_s is None else rank.stopped_s + gap_s
             rank.gone_s = None if rank.gone_s is None else rank.gone_s + gap_s
+            if rank.still is not None:
+                rank.still.began_s += gap_s
+                rank.still.ended_s += gap_s
         self.exits = [(exit_, said_s + gap_s) for exit_, said_s in self.exits]
         self.signalled_s = None if self.signalled_s is None else self.signalled_s + gap_s
 
 
 def judge_ranks(
-    table: RankTable, settings: Settings, now_s: float, last_progress_s: float | None = None
+    table: RankTable,
+    settings: Settings,
+    now_s: float,
+    last_progress_s: float | None = None,
+    *,
+    finishing: bool = False,
 ) -> Breach | None:
     """The worst that the table shows: a dead rank, a stopped one, or one that ended while others go on.
 
     `last_progress_s` is when the training last made progress: it starts the clock of an ended rank anew.
+    With `finishing` the training has said that it is at its end, and a rank may end before the others.
     """
-    return (
-        _judge_dead(table, now_s)
-        or _judge_stopped(table, settings)
-        or _judge_ended(table, settings, now_s, last_progress_s)
-    )
+    breach = _judge_dead(table, now_s) or _judge_stopped(table, settings)
+    if breach is not None or finishing:
+        return breach
+    return _judge_ended(table, settings, now_s, last_progress_s)
 
 
 def _judge_dead(table: RankTable, now_s: float) -> Breach | None:
@@ -190,14 +242,8 @@ def _judge_ended(
     living = len(table.living())
     if not living:
         return None
-    spoken_of = {
-        rank
-        for exit_, _ in table.exits
-        for task in exit_.tasks
-        for rank in _ranks_of_task(table, exit_.node, task)
-    }
     for number, rank in sorted(table.ranks.items()):
-        if rank.gone_s is None or number in spoken_of:
+        if rank.gone_s is None or table.failed(number):
             continue
         since_s = rank.gone_s if last_progress_s is None else max(rank.gone_s, last_progress_s)
         if now_s - since_s < settings.exit_wait_s:

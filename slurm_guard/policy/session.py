@@ -143,12 +143,12 @@ class Session:
     def blinded(self, source: str, why: str, now_s: float) -> list[Act]:
         """The file can no longer be read: its silence says nothing."""
         self._pass(now_s)
-        return self.attempt.blinded(source, why, now_s)
+        return self.attempt.blinded(source, why)
 
     def sighted(self, source: str, now_s: float) -> list[Act]:
         """The file can be read again."""
         self._pass(now_s)
-        return self.attempt.sighted(source, now_s)
+        return self.attempt.sighted(source)
 
     def _learn(
         self, progressed: bool, verdict: Verdict | None, loss: float | None, now_s: float

@@ -1,8 +1,9 @@
 """The heartbeat red line: no progress for too long.
 
-Progress is an iteration that advanced, or a new record where there is no iteration number. Silence
-alone does not convict before `stall_hard_s`: at `stall_s` two looks at the stacks decide whether the
-ranks stand still or are only busy with something that prints nothing.
+Silence alone does not convict before `stall_hard_s`: at `stall_s` two looks at the stacks decide
+whether the ranks stand still or are only busy with something that prints nothing. A silence that the
+job's own rhythm does not explain is looked at earlier, and then convicts only with a second witness.
+A phase that takes its time (evaluation, checkpoint) is left alone until its own limit.
 """
 
 from __future__ import annotations
@@ -13,24 +14,32 @@ from enum import Enum
 
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.reading import Record, RecordKind
+from slurm_guard.model.phase import Phase
+
+LEARNED_LOOKS = 4
+"""Pairs of looks before the fixed limit: at the learned limit, and at 2, 4 and 8 times of it."""
 
 
 class Looks(str, Enum):
-    """What two looks at the stacks of the same silence say."""
+    """What two looks at the stacks of the same silence say.
+
+    WORKING: the stacks are unchanged, but the GPUs work as they do in training.
+    """
 
     NONE = "none"
     TAKING = "taking"
     UNCHANGED = "unchanged"
     CHANGING = "changing"
     UNKNOWN = "unknown"
+    WORKING = "working"
 
 
 class StallMove(str, Enum):
-    """What has to be done about the silence now."""
+    """What has to be done about the silence now. LOOK_EARLY is a look at the learned limit."""
 
     WAIT = "wait"
     LOOK = "look"
+    LOOK_EARLY = "look_early"
     WARN = "warn"
     BREACH = "breach"
 
@@ -40,7 +49,8 @@ class StallAction:
     """The move; WARN carries a `text` for the user, BREACH the `breach`.
 
     After LOOK the caller notes `state.looking()`, takes two looks `stack_interval_s` apart and notes
-    `state.looked(judge_looks(…))`; after WARN it notes `state.warned()`.
+    `state.looked(judge_looks(…))`; after LOOK_EARLY it notes `state.looking_early()` and then
+    `state.witnessed(…)`; after WARN `state.warned()`.
     """
 
     move: StallMove
@@ -48,23 +58,46 @@ class StallAction:
     breach: Breach | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What explains this silence.
+
+    `learned_s` and `fixed_s` are the limits of the job's own rhythm (None and 0: not known), `phase`
+    is the one that explains the silence now, `expired` one that did so and has had its time.
+    """
+
+    learned_s: float | None = None
+    fixed_s: float = 0.0
+    phase: Phase | None = None
+    expired: Phase | None = None
+
+
 _WAIT = StallAction(StallMove.WAIT)
 _LOOK = StallAction(StallMove.LOOK)
+_LOOK_EARLY = StallAction(StallMove.LOOK_EARLY)
+_NOTHING_KNOWN = Allowance()
 
 
 @dataclass(frozen=True, slots=True)
 class StallState:
     """The watch over progress; every method gives the next state.
 
-    `records` counts progress records (the second one arms the watch), `progress_s` is the time of
-    the newest or, before the first, of the start.
+    `records` counts what was progress, `progress_s` is the time of the newest or, before the first,
+    of the start, and `source` where it was read. `armed` is whether `stall_s` applies; before that
+    only `startup_s` does. `early` counts the pairs of looks before the fixed limit, `witness` is what
+    one of them brought against the ranks.
     """
 
     started_s: float
     progress_s: float
     records: int = 0
+    armed: bool = False
     iteration: int | None = None
+    source: str = ""
     looks: Looks = Looks.NONE
+    early: int = 0
+    early_taking: bool = False
+    witness: str = ""
     has_warned: bool = False
 
     @classmethod
@@ -72,33 +105,38 @@ class StallState:
         """A watch that starts now."""
         return cls(started_s=now_s, progress_s=now_s)
 
-    @property
-    def armed(self) -> bool:
-        """Whether `stall_s` applies; before that only `startup_s` does."""
-        return self.records >= 2
-
-    def advanced(self, record: Record, now_s: float) -> StallState:
-        """After this record. The same iteration again is no progress; a lower one is a restart."""
-        if record.kind in {RecordKind.SUMMARY, RecordKind.NOISE}:
-            return self
-        if record.iteration is not None and record.iteration == self.iteration:
-            return self
-        return replace(
-            self,
+    def progressed(
+        self, now_s: float, *, iteration: int | None = None, source: str = "", armed: bool = False
+    ) -> StallState:
+        """There was progress now: whatever was looked at before is over."""
+        return StallState(
+            started_s=self.started_s,
             progress_s=now_s,
             records=self.records + 1,
-            iteration=self.iteration if record.iteration is None else record.iteration,
-            looks=Looks.NONE,
-            has_warned=False,
+            armed=armed or self.armed,
+            iteration=self.iteration if iteration is None else iteration,
+            source=source,
         )
 
     def looking(self) -> StallState:
-        """The two looks have been ordered."""
-        return replace(self, looks=Looks.TAKING)
+        """The two looks of the fixed limit have been ordered."""
+        return replace(self, looks=Looks.TAKING, early_taking=False)
+
+    def looking_early(self) -> StallState:
+        """Two looks before the fixed limit have been ordered."""
+        return replace(self, early=self.early + 1, early_taking=True)
 
     def looked(self, verdict: Looks) -> StallState:
         """Both looks are in. Ignored when there was progress in the meantime."""
         return replace(self, looks=verdict) if self.looks is Looks.TAKING else self
+
+    def witnessed(self, witness: str) -> StallState:
+        """Both early looks are in; `witness` is what speaks against the ranks, "" when nothing does."""
+        return replace(self, early_taking=False, witness=witness) if self.early_taking else self
+
+    def explained(self) -> StallState:
+        """The looks show a phase: they are taken again when it has had its time."""
+        return replace(self, looks=Looks.NONE, early=0, early_taking=False)
 
     def warned(self) -> StallState:
         """The warning of this silence has been given."""
@@ -109,23 +147,42 @@ class StallState:
         return replace(self, started_s=self.started_s + gap_s, progress_s=self.progress_s + gap_s)
 
 
-def judge_stall(state: StallState, settings: Settings, explicit: frozenset[str], now_s: float) -> StallAction:
+def judge_stall(
+    state: StallState,
+    settings: Settings,
+    explicit: frozenset[str],
+    now_s: float,
+    allowance: Allowance = _NOTHING_KNOWN,
+) -> StallAction:
     """What the silence so far asks for. `explicit` names the settings that the user gave himself.
 
     A `stall_s` of the user's own convicts alone, and is not cut short by a `stall_hard_s` that is
-    only the default. Before the first record nothing ever convicts.
+    only the default; no pause of the past moves a limit that he set. Before the first record nothing
+    ever convicts, nor does anything while a phase explains the silence.
     """
-    silent_s = now_s - state.progress_s
+    if allowance.phase is not None:
+        return _WAIT
     if not state.armed:
         return _judge_startup(state, settings, now_s)
+    silent_s = now_s - state.progress_s
+    own = "stall_s" in explicit
+    soft_s = settings.stall_s if own else max(settings.stall_s, allowance.fixed_s)
     hard_s, whose = settings.stall_hard_s, "hard limit"
-    if "stall_s" in explicit and (settings.stall_s <= hard_s or "stall_hard_s" not in explicit):
+    if own and (settings.stall_s <= hard_s or "stall_hard_s" not in explicit):
         hard_s, whose = settings.stall_s, "limit set by you"
-    if silent_s >= hard_s:
-        return _breach(state, silent_s, f"the {whose} is {hard_s:g} s")
-    if silent_s < settings.stall_s:
-        return _WAIT
-    return _judge_by_looks(state, silent_s, f"it will be stopped at {hard_s:g} s")
+    elif "stall_hard_s" not in explicit:
+        hard_s = max(hard_s, allowance.fixed_s)
+    after = f"; its {allowance.expired.value} phase has had its time" if allowance.expired else ""
+    if silent_s >= hard_s and not (allowance.expired and not own and _unlooked(state)):
+        return _breach(state, silent_s, f"the {whose} is {hard_s:g} s{after}")
+    if silent_s >= soft_s:
+        return _judge_by_looks(state, silent_s, f"it will be stopped at {hard_s:g} s", after)
+    return _judge_early(state, silent_s, allowance.learned_s, after)
+
+
+def _unlooked(state: StallState) -> bool:
+    """Whether a silence that a phase explained until now is still to be looked at, or just is."""
+    return state.looks in {Looks.NONE, Looks.TAKING}
 
 
 def _judge_startup(state: StallState, settings: Settings, now_s: float) -> StallAction:
@@ -139,15 +196,36 @@ def _judge_startup(state: StallState, settings: Settings, now_s: float) -> Stall
     return _judge_by_looks(state, silent_s, "it is not stopped before a second record")
 
 
-def _judge_by_looks(state: StallState, silent_s: float, prospect: str) -> StallAction:
+def _judge_by_looks(state: StallState, silent_s: float, prospect: str, after: str = "") -> StallAction:
     if state.looks is Looks.NONE:
         return _LOOK
     if state.looks is Looks.UNCHANGED:
-        return _breach(state, silent_s, "the stacks of most ranks did not change between two looks")
+        why = f"the stacks of most ranks did not change between two looks{after}"
+        return _breach(state, silent_s, why)
     if state.looks is Looks.TAKING or state.has_warned:
         return _WAIT
-    why = "stacks are changing" if state.looks is Looks.CHANGING else "stacks could not be compared"
-    return _warn(f"no progress for {silent_s:.0f} s, but the {why}: {prospect}")
+    return _warn(f"no progress for {silent_s:.0f} s, but {_SEEN[state.looks]}: {prospect}")
+
+
+_BUFFERED = "the log may be block-buffered (set PYTHONUNBUFFERED=1)"
+_SEEN = {
+    Looks.CHANGING: f"the stacks are changing, and {_BUFFERED}",
+    Looks.WORKING: f"the GPUs work as in training, and {_BUFFERED}",
+    Looks.UNKNOWN: "the stacks could not be compared",
+}
+
+
+def _judge_early(state: StallState, silent_s: float, learned_s: float | None, after: str) -> StallAction:
+    """Below the fixed limit: look a few times, with growing distance, and say nothing without a witness."""
+    if learned_s is None or silent_s < learned_s or state.early_taking:
+        return _WAIT
+    if state.witness:
+        return _breach(
+            state, silent_s, f"the job's own rhythm allows {learned_s:.3g} s, and {state.witness}{after}"
+        )
+    if state.early < LEARNED_LOOKS and silent_s >= learned_s * 2**state.early:
+        return _LOOK_EARLY
+    return _WAIT
 
 
 def _warn(text: str) -> StallAction:

@@ -1,0 +1,103 @@
+"""Which phase the training is in, and for how long that explains a silence.
+
+A heartbeat declares it, a line of the log announces it, or the stacks of a look show it. Every phase
+has a limit of its own, counted from its beginning; saying it again prolongs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from slurm_guard.model.limits import Settings
+from slurm_guard.model.phase import Phase
+
+
+def phase_limit_s(phase: Phase, settings: Settings) -> float:
+    """Seconds that the phase may last; training itself has none of these."""
+    return {
+        Phase.START_UP: settings.startup_s,
+        Phase.COMPILATION: settings.compilation_s,
+        Phase.EVALUATION: settings.evaluation_s,
+        Phase.CHECKPOINT: settings.checkpoint_s,
+        Phase.FINAL: settings.final_s,
+        Phase.TRAINING: 0.0,
+    }[phase]
+
+
+@dataclass(slots=True)
+class PhaseTable:
+    """The phases begun, and when. Its owner updates it in place.
+
+    `declared` is by rank and ends when that rank declares another. `begun` holds what text and stacks
+    showed since the last training progress, `over` those after which the text said training, and
+    `shown` those that only stacks showed. `announced` is whether a phase was declared or in the text
+    since the last progress: such a silence says nothing about the rhythm of the training.
+    """
+
+    declared: dict[int, tuple[Phase, float]] = field(default_factory=dict)
+    begun: dict[Phase, float] = field(default_factory=dict)
+    over: set[Phase] = field(default_factory=set)
+    shown: set[Phase] = field(default_factory=set)
+    announced: bool = False
+
+    def declare(self, rank: int, phase: Phase, now_s: float) -> None:
+        """A rank's heartbeat says what it is about."""
+        if phase is Phase.TRAINING:
+            self.declared.pop(rank, None)
+        elif self.declared_by(rank) is not phase:
+            self.declared[rank] = (phase, now_s)
+            self.announced = True
+
+    def declared_by(self, rank: int) -> Phase:
+        """What the rank has declared."""
+        return self.declared.get(rank, (Phase.TRAINING, 0.0))[0]
+
+    def forget(self, rank: int) -> None:
+        """The rank is gone, and its word with it."""
+        self.declared.pop(rank, None)
+
+    def hear(self, phase: Phase, now_s: float) -> None:
+        """The log, or the end of a rank, says what the job is about."""
+        if phase is Phase.TRAINING:
+            self.over |= self.begun.keys()
+            return
+        self.begun.setdefault(phase, now_s)
+        self.over.discard(phase)
+        self.shown.discard(phase)
+        self.announced = True
+
+    def show(self, phase: Phase, now_s: float) -> bool:
+        """The stacks of a look show it: whether that is new in this silence."""
+        if phase is Phase.TRAINING or phase in self.begun:
+            return False
+        self.begun[phase] = now_s
+        self.shown.add(phase)
+        return True
+
+    def progressed(self, *, training: bool) -> None:
+        """There was progress. Where it was the training's, all that was not declared is over."""
+        if training:
+            self.begun, self.over, self.shown = {}, set(), set()
+        self.announced = bool(self.declared) or bool(self.begun.keys() - self.shown)
+
+    def in_force(self, settings: Settings, now_s: float) -> Phase | None:
+        """The phase that explains a silence now: the one that does so for longest, if any does."""
+        spans = [span for span in self._spans(settings) if span[0] > now_s]
+        return max(spans)[1] if spans else None
+
+    def expired(self, settings: Settings, progress_s: float, now_s: float) -> Phase | None:
+        """The phase that explained this silence (since `progress_s`) last, and has had its time."""
+        spans = [span for span in self._spans(settings) if progress_s < span[0] <= now_s]
+        return max(spans)[1] if spans else None
+
+    def _spans(self, settings: Settings) -> Iterator[tuple[float, Phase]]:
+        """When each phase has had its time."""
+        begun = [item for item in self.begun.items() if item[0] not in self.over]
+        for phase, began_s in (*self.declared.values(), *begun):
+            yield began_s + phase_limit_s(phase, settings), phase
+
+    def shifted(self, gap_s: float) -> None:
+        """Leave the last `gap_s` seconds out."""
+        self.declared = {rank: (phase, at_s + gap_s) for rank, (phase, at_s) in self.declared.items()}
+        self.begun = {phase: at_s + gap_s for phase, at_s in self.begun.items()}

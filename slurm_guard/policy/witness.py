@@ -1,0 +1,101 @@
+"""The second witness: what else speaks against ranks that are silent for longer than their rhythm allows.
+
+Where a witness is missing, or another one contradicts it, nothing is said and the fixed limit decides:
+a training that is killed for nothing costs more than a hang that is noticed later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from slurm_guard.policy.load import LoadTable
+from slurm_guard.policy.rank import RankTable, Stillness
+from slurm_guard.policy.stall import Looks, judge_looks
+
+READINGS = 3
+"""Readings of a rank in one silence before they say anything."""
+
+FLAT_CORES = 0.01
+"""CPU time of a rank, in cores, below which it only waits."""
+
+MOVED_BYTES = 1 << 20
+"""Bytes that a rank reads and writes in a silence from which on it is at work."""
+
+
+def judge_witness(
+    first: Mapping[int, str],
+    second: Mapping[int, str],
+    ranks: RankTable,
+    loads: LoadTable,
+    *,
+    again: bool = False,
+) -> str:
+    """What speaks against the ranks, in a few words; "" when nothing does, or something contradicts.
+
+    `first` and `second` are the signatures of two looks at the stacks (rank to signature), none of
+    which shows a phase. `again` is whether this is not the first pair of looks of the silence.
+    """
+    still = ranks.stillness()
+    looks = judge_looks(first, second, ranks.living())
+    if looks is Looks.CHANGING or _held(still) or _moved(still) or loads.working(ranks.silence):
+        return ""
+    if looks is Looks.UNCHANGED and first == second:
+        return f"the stacks of all {len(first)} ranks seen did not change between two looks"
+    if looks is Looks.UNCHANGED and _flat(still, ranks.living()):
+        return "the stacks of most ranks did not change between two looks, and no rank used its CPU"
+    if loads.pinned(ranks.silence):
+        return f"all {len(loads.gpus)} GPUs are pinned at far less than their power in training"
+    return _name_halted(first, second, ranks, still, again=again)
+
+
+def _held(still: Mapping[int, Stillness]) -> bool:
+    """Whether a debugger holds a rank, or somebody has stopped all of them."""
+    newest = [one.states[-1:] for one in still.values()]
+    return "t" in newest or (bool(newest) and set(newest) == {"T"})
+
+
+def _moved(still: Mapping[int, Stillness]) -> bool:
+    """Whether a rank reads or writes: a slow checkpoint, or a data set that is being loaded."""
+    for one in still.values():
+        before, now = one.first.io_bytes, one.newest.io_bytes if one.newest else None
+        if before is not None and now is not None and now - before >= MOVED_BYTES:
+            return True
+    return False
+
+
+def _flat(still: Mapping[int, Stillness], ranks: Collection[int]) -> bool:
+    """Whether all these ranks used next to no CPU time in this silence, by enough readings of each."""
+    return all(rank in still and _rests(still[rank]) for rank in ranks) and bool(ranks)
+
+
+def _rests(one: Stillness) -> bool:
+    seconds = one.ended_s - one.began_s
+    if one.newest is None or len(one.states) < READINGS or seconds <= 0:
+        return False
+    return (one.newest.cpu_s - one.first.cpu_s) / seconds < FLAT_CORES
+
+
+def _name_halted(
+    first: Mapping[int, str],
+    second: Mapping[int, str],
+    ranks: RankTable,
+    still: Mapping[int, Stillness],
+    *,
+    again: bool,
+) -> str:
+    """A rank that was dead or stopped all the time, while all others only waited.
+
+    Uninterruptible sleep may be a file server that is slow: it counts from the second pair of looks on.
+    """
+    states = "ZXTD" if again else "ZXT"
+    halted = [
+        rank
+        for rank, one in still.items()
+        if len(one.states) >= READINGS and any(set(one.states) <= {state} for state in states)
+    ]
+    others = [rank for rank in ranks.living() if rank not in halted]
+    waiting = all(rank in first and first[rank] == second.get(rank) for rank in others)
+    if not halted or not others or not waiting or not _flat(still, others):
+        return ""
+    state = still[halted[0]].states[-1]
+    return f"rank {halted[0]} was in state {state} all the time while the others waited"
