@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_guard.config.schema import (
+    ENVIRONMENT_PREFIX,
     Setting,
     check_together,
     check_value,
@@ -27,6 +28,11 @@ JOB_FILE = Path("slurm-guard.toml")
 
 _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in Settings.table()}
 _BY_KEY: dict[str, Setting] = {key_of(setting): setting for setting in Settings.table()}
+
+_OWN_VARIABLES = frozenset(
+    ENVIRONMENT_PREFIX + name for name in ("RUN", "ATTEMPT", "RESUME_FROM", "SPOOL", "VENV")
+)
+"""What is handed from one part of slurm-guard to another: no settings, and no mistakes."""
 
 Given = tuple[Setting, Any, str, str]
 """A setting, its value, the source it was given in and the name it has there."""
@@ -146,6 +152,26 @@ def _parse_environment(environment: Mapping[str, str]) -> Iterator[Given]:
         name = variable_of(setting)
         if name in environment:
             yield setting, parse_text(setting, environment[name], "environment", name), "environment", name
+
+
+def find_misspelt(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable that is no setting but nearly one; others of ours or anybody's are none.
+
+    >>> find_misspelt({"SLURM_GUARD_STAL_S": "600", "SLURM_GUARD_RUN": "7.ab"})
+    ['SLURM_GUARD_STAL_S is no setting: did you mean SLURM_GUARD_STALL_S?']
+    """
+    unknown = {name for name in environment if name.upper().startswith(ENVIRONMENT_PREFIX)}
+    unknown -= {variable_of(setting) for setting in Settings.table()} | _OWN_VARIABLES
+    if not unknown:
+        return []
+    import difflib
+
+    known = [setting.name.upper() for setting in Settings.table()]
+    said = []
+    for name in sorted(unknown):
+        close = difflib.get_close_matches(name[len(ENVIRONMENT_PREFIX) :].upper(), known, n=1, cutoff=0.8)
+        said += [f"{name} is no setting: did you mean {ENVIRONMENT_PREFIX}{close[0]}?"] if close else []
+    return said
 
 
 def _parse_flags(flags: Mapping[str, str | bool]) -> Iterator[Given]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_guard.config.load import load_settings
+from slurm_guard.config.load import find_misspelt, load_settings
 from slurm_guard.errors import ConfigError
 from slurm_guard.model.limits import Settings
 
@@ -131,3 +131,27 @@ def test_long_stall_limit_takes_the_hard_one_along() -> None:
     """Who only gives training more time than the default hard limit means that one too."""
     settings, own = load(flags={"stall_s": "7200"})
     assert (settings.stall_hard_s, own) == (7200.0, frozenset({"stall_s"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SLURM_GUARD_STAL_S", "SLURM_GUARD_STALL_S"),
+        ("SLURM_GUARD_MAX_RESTART", "SLURM_GUARD_MAX_RESTARTS"),
+        ("SLURM_GUARD_Observe", "SLURM_GUARD_OBSERVE"),
+        ("slurm_guard_grace_s", "SLURM_GUARD_GRACE_S"),
+        ("SLURM_GUARD_NONFINIT_LIMIT", "SLURM_GUARD_NONFINITE_LIMIT"),
+    ],
+)
+def test_a_misspelt_variable_is_told_and_obeyed_not(name: str, meant: str) -> None:
+    """The nearest setting is named; the value itself goes nowhere."""
+    assert find_misspelt({name: "7"}) == [f"{name} is no setting: did you mean {meant}?"]
+    assert load(environment={name: "7"}) == (Settings(), frozenset())
+
+
+def test_variables_that_are_no_settings_are_not_told() -> None:
+    """Those of slurm-guard itself, every setting, and what only begins alike."""
+    own = ["RUN", "ATTEMPT", "RESUME_FROM", "SPOOL", "VENV", "REAL_LOGS", "REQUIRE_SLURM", "MY_OWN_NOTE", ""]
+    settings = [setting.name.upper() for setting in Settings.table()]
+    assert find_misspelt({f"SLURM_GUARD_{name}": "1" for name in own + settings}) == []
+    assert find_misspelt({"SLURM_GUARDS_STAL_S": "1", "STALL_S": "1"}) == []
