@@ -78,9 +78,17 @@ class Guard:
         self._writer = writer
         self._nodes = nodes
         self._events = Events()
-        self._output = OutputWatcher(start, environ, self._events.post, writer.say)
+        self.session = Session(
+            settings=start.settings,
+            explicit=start.explicit,
+            run=start.run,
+            scene_root=str(journal.folder("")),
+            watch=WatchTable.of(nodes),
+        )
+        self._output = OutputWatcher(
+            start, environ, post=self._events.post, say=writer.say, listener=self.session, now=clock.now_s
+        )
         self._recorder = Recorder(journal, clock, identity, self._output.tail, start.run)
-        self._output.take_records = lambda records: self.session.records(records, self._clock.now_s())
         self._inquiry = Inquiry(slurm, clock, identity, self._events.post, writer.say)
         self._step: StepReading | None = None
         self._attempt = start.attempt
@@ -92,13 +100,6 @@ class Guard:
         # What its predecessor left unfinished must be known before srun's end can mean anything.
         self._taking_over = start.again
         self._early_exit: Exited | None = None
-        self.session = Session(
-            settings=start.settings,
-            explicit=start.explicit,
-            run=start.run,
-            scene_root=str(journal.folder("")),
-            watch=WatchTable.of(nodes),
-        )
         self._aftermath = Aftermath(
             start.settings, slurm=slurm, clock=clock, journal=journal, recorder=self._recorder, writer=writer,
             post=self._events.post, watched=self.session.watch.alive,
@@ -125,6 +126,7 @@ class Guard:
             self._on_front(message)
         self._events.obey(self._obey)
         self._read_channel()
+        self._obey(self._output.tick(self._clock.now_s()))
         self._obey(self.session.tick(self._clock.now_s(), self._clock.wall_s()))
         self._leave_when_late()
 
@@ -158,16 +160,9 @@ class Guard:
         for fd, is_error in ((self._link.out_fd, False), (self._link.err_fd, True)):
             chunk = _read(fd)
             if chunk:
-                self._take_output("", chunk, is_error=is_error)
+                self._obey(self._output.take(chunk, is_error=is_error))
                 now_s = self._clock.now_s()
                 self._read_at_s = now_s + min((now_s - began_s) * _REST_PER_S, _LONGEST_REST_S)
-
-    def _take_output(self, source: str, chunk: bytes, *, is_error: bool) -> None:
-        now_s = self._clock.now_s()
-        records, said = self._output.take(source, chunk, is_error=is_error)
-        for words in said:
-            self._obey(self.session.srun_said(words, now_s))
-        self._obey(self.session.records(records, now_s))
 
     def _read_channel(self) -> None:
         reports, lost = self._channel.read()
@@ -180,6 +175,7 @@ class Guard:
         now_s = self._clock.now_s()
         if isinstance(message, Spawned):
             self._attempt, self._srun_pid, self._step = message.attempt, message.pid, None
+            self._output.srun_started()
             self._journal.append(
                 "attempt", self._clock.wall_s(), run=self._start.run, attempt=message.attempt,
                 restart_count=self._identity.restart_count,
@@ -197,7 +193,7 @@ class Guard:
         elif isinstance(message, Exited):
             for fd, is_error in ((self._link.out_fd, False), (self._link.err_fd, True)):
                 while chunk := _read(fd):
-                    self._take_output("", chunk, is_error=is_error)
+                    self._obey(self._output.take(chunk, is_error=is_error))
             self._output.step_ended()
             self._srun_pid = None
             self._obey(self.session.srun_exited(now_s, failed=message.code != 0))

@@ -1,140 +1,142 @@
-"""The output of the training step: the passing copy, or the files that srun writes it to."""
+"""The output of the training step: the passing copy, the files that srun writes it to, and `--log`."""
 
 from __future__ import annotations
 
+import glob
+import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from slurm_guard.errors import UsageError
 from slurm_guard.job.link import Start
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.reading import NodeLost, Record, TaskExit
+from slurm_guard.model.reading import NodeLost, TaskExit
 from slurm_guard.policy.act import Act
 from slurm_guard.policy.ending import Ending
-from slurm_guard.policy.logline import LineReader
 from slurm_guard.policy.logpattern import LogPattern, parse_patterns
 from slurm_guard.policy.srun_argv import parse_srun_argv
 from slurm_guard.policy.srun_line import parse_srun_line
-from slurm_guard.scene.follow import Follower, expand_pattern
+from slurm_guard.scene.follow import Follower
+from slurm_guard.scene.heard import Heard, Piece, Trouble
 from slurm_guard.scene.redact import find_secrets
+from slurm_guard.scene.source import Listener, LogSources
+from slurm_guard.scene.srun_output import expand_pattern, needs_step
 from slurm_guard.scene.tail import Tail
 
 _PARTIAL_LIMIT = 4096
 _MARKS = (b"srun: ", b"***")
+_STREAMS = ("stdout", "stderr")
+_ASK_HUNG_S = 5.0
 
-FLOOD_LINES = 128
-"""Lines of one chunk that are read for a record, the newest: reading a flood of them all would cost the
-job a core."""
 
-BLIND_LINES = 5000
-"""Lines without a sign of progress (or of a key that was named) after which that is said, once."""
-LOSSLESS_RECORDS = 200
-"""Records with an iteration, and none with a loss, after which the user is told."""
+class OutputListener(Listener, Protocol):
+    """Who judges records and srun's own words."""
+
+    def srun_said(self, said: TaskExit | NodeLost | Ending, now_s: float) -> list[Act]:
+        """srun or slurmstepd spoke on stderr."""
 
 
 class OutputWatcher:
-    """Turns output into records and srun's own words, and keeps the tail of it.
+    """Turns output into records and srun's own words for `listener`, and keeps the tail of it.
 
     `post(event)` hands what a follower thread read back to the guard's own thread.
     """
 
     def __init__(
-        self, start: Start, environ: Mapping[str, str], post: Callable[[Callable[[], list[Act]]], None],
-        say: Callable[[str], None],
+        self, start: Start, environ: Mapping[str, str], *, post: Callable[[Callable[[], list[Act]]], None],
+        say: Callable[[str], None], listener: OutputListener, now: Callable[[], float],
     ) -> None:  # fmt: skip
         self.tail = Tail(find_secrets(environ, start.argv))
         self.dropped_bytes = 0
-        self.take_records: Callable[[list[Record]], list[Act]] = lambda _: []
         self._call = parse_srun_argv(start.argv)
+        self._log = split_log(start.settings.log, start.cwd)
         self._environ = environ
         self._cwd = start.cwd
         self._post = post
-        self._say = say
-        self._pattern = _pattern_of(start.settings, say)
-        self._readers: dict[str, LineReader] = {}
-        self._unread = 0
-        self._without_loss = 0
+        self._listener = listener
+        self._now = now
+        self._sources = LogSources(_pattern_of(start.settings, say), say)
         self._partial = b""
-        self._followers: list[Follower] = []
+        self._followed: list[Followed] = []
+        self._ask_hung_s = 0.0
 
-    def take(
-        self, source: str, chunk: bytes, *, is_error: bool
-    ) -> tuple[list[Record], list[TaskExit | NodeLost | Ending]]:
-        """What this piece of output says; `source` is "" for the passing copy, else a file."""
+    def take(self, chunk: bytes, *, is_error: bool) -> list[Act]:
+        """A piece of the passing output."""
+        now_s = self._now()
         self.tail.add(chunk)
-        key = source or ("stderr" if is_error else "stdout")
-        if key not in self._readers:
-            self._readers[key] = LineReader(self._pattern, newest=FLOOD_LINES)
-        records = self._readers[key].feed(chunk)
-        self._note_missing_loss(records)
-        if self._unread >= 0:
-            self._note_blindness(records, chunk)
-        return records, self._take_words(chunk) if is_error else []
+        acts: list[Act] = []
+        for words in self._take_words(chunk) if is_error else []:
+            acts += self._listener.srun_said(words, now_s)
+        return acts + self._listener.records(self._sources.feed(_STREAMS[is_error], chunk), now_s)
 
-    def _note_missing_loss(self, records: list[Record]) -> None:
-        """Say it once when iterations are seen and no loss: NaN cannot be noticed then."""
-        if any(record.loss is not None or record.grad_norm is not None for record in records):
-            self._without_loss = -1
-        elif self._without_loss >= 0:
-            self._without_loss += sum(record.iteration is not None for record in records)
-            if self._without_loss >= LOSSLESS_RECORDS:
-                self._without_loss = -1
-                self._say(
-                    f"{LOSSLESS_RECORDS} iterations and no loss were seen in the log, so a NaN cannot be "
-                    "noticed: name the loss with --loss-key; see: slurm-guard log explain"
-                )
-
-    def _note_blindness(self, records: list[Record], chunk: bytes) -> None:
-        """Say it once when the log is not understood: then neither loss nor progress are judged by it."""
-        if not self._pattern.unseen() and any(r.iteration is not None or r.loss is not None for r in records):
-            self._unread = -1
-            return
-        self._unread += chunk.count(b"\n")
-        if self._unread < BLIND_LINES:
-            return
-        self._unread = -1
-        if unseen := self._pattern.unseen():
-            self._say(
-                f"{unseen} is not in the first {BLIND_LINES} lines of the log; see: slurm-guard log explain"
-            )
-        else:
-            self._say(
-                f"no loss and no iteration was understood in the first {BLIND_LINES} lines of the log, so "
-                "they are not judged: set loss_key, iteration_key or pattern; see: slurm-guard log explain"
-            )
+    def srun_started(self) -> None:
+        """The training srun runs: follow the files that are known by name, before anything is in them."""
+        self._sources.begin()
+        for pattern in self._output_patterns():
+            if pattern in {"none", "/dev/null"}:
+                if pattern == self._call.output and not self._log:
+                    self._sources.say_once(
+                        f"srun --output={pattern}: the log cannot be seen, so loss and progress are not "
+                        "judged: name a file that holds them with --log"
+                    )
+            elif not needs_step(pattern):
+                self._follow(expand_pattern(pattern, self._environ, "", self._cwd))
+        for name, pattern in self._log.items():
+            self._follow(pattern, f"--log {name}")
 
     def step_began(self, step_id: str) -> None:
-        """The step exists, so the names of its output files are known."""
-        for pattern in dict.fromkeys(filter(None, (self._call.output, self._call.error))):
-            if pattern in {"none", "/dev/null"}:
-                if pattern == self._call.output:
-                    self._say(
-                        "srun --output=none: the log cannot be seen, so loss and progress are not judged"
-                    )
-                continue
-            files = expand_pattern(pattern, self._environ, step_id, self._cwd)
-            if files is not None:
-                self._followers.append(Follower(files, partial(self._take_file, self._readers), self._say))
+        """The step exists, so the names of all its output files are known."""
+        for pattern in filter(needs_step, self._output_patterns()):
+            self._follow(expand_pattern(pattern, self._environ, step_id, self._cwd))
 
     def step_ended(self) -> None:
         """A restarted step begins its lines anew; its files may have other names."""
-        for follower in self._followers:
-            follower.stop()
-        self._followers = []
-        self._readers = {}
+        for followed in self._followed:
+            followed.follower.stop()
+        self._followed = []
+        self._sources.begin()
         self._partial = b""
 
-    def _take_file(self, readers: dict[str, LineReader], path: str, chunk: bytes) -> None:
+    def tick(self, now_s: float) -> list[Act]:
+        """Time passed: a file system that hangs makes its files unreadable, and is no silence of the job."""
+        if now_s < self._ask_hung_s:
+            return []
+        self._ask_hung_s = now_s + _ASK_HUNG_S
+        acts: list[Act] = []
+        for followed in self._followed:
+            before, after = followed.note_hanging()
+            for path in sorted(followed.paths & self._sources.telling()) if before != after else ():
+                if after:
+                    acts += self._listener.blinded(path, "its storage does not answer", now_s)
+                else:
+                    acts += self._listener.sighted(path, now_s)
+        return acts
+
+    def _output_patterns(self) -> list[str]:
+        return list(dict.fromkeys(filter(None, (self._call.output, self._call.error))))
+
+    def _follow(self, pattern: str | None, label: str = "") -> None:
+        if pattern is not None:
+            followed = Followed()
+            self._followed.append(followed)
+            followed.follower = Follower(pattern, partial(self._hear, followed), label=label)
+
+    def _hear(self, followed: Followed, heard: Heard) -> None:
+        """In a follower's thread: hand it to the guard's own, and wait until that has taken it."""
         taken = threading.Event()
 
         def event() -> list[Act]:
             taken.set()
-            if readers is not self._readers:  # the last words of a step are no progress of the next
-                self.tail.add(chunk)
-                return []
-            records, _ = self.take(path, chunk, is_error=False)
-            return self.take_records(records)
+            if isinstance(heard, Piece) and not (heard.past or heard.metric):
+                self.tail.add(heard.chunk)
+            if followed not in self._followed:
+                return []  # the last words of a step are no progress of the next
+            if not isinstance(heard, Trouble):
+                followed.paths.add(heard.path)
+            return self._sources.hear(heard, self._listener, self._now())
 
         self._post(event)
         taken.wait()  # one piece at a time: what the guard is too slow for stays in the file
@@ -149,6 +151,31 @@ class OutputWatcher:
             return []
         said = (parse_srun_line(line) for line in whole.split(b"\n"))
         return [words for words in said if words is not None]
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A pattern that is followed: its thread, and the files that it has found."""
+
+    follower: Follower = field(init=False)
+    paths: set[str] = field(default_factory=set)
+    hung: int = 0
+
+    def note_hanging(self) -> tuple[bool, bool]:
+        """Whether it hung before, and now: a guard that slept itself must ask twice."""
+        before = self.hung > 1
+        self.hung = self.hung + 1 if self.follower.is_hung() else 0
+        return before, self.hung > 1
+
+
+def split_log(log: str, cwd: str) -> dict[str, str]:
+    """The setting `log`: each name as it was written, and the glob that it is.
+
+    >>> split_log("run.jsonl, /scratch/*.csv", "/home/ann")
+    {'run.jsonl': '/home/ann/run.jsonl', '/scratch/*.csv': '/scratch/*.csv'}
+    """
+    names = filter(None, (name.strip() for name in log.split(",")))
+    return {name: os.path.join(glob.escape(cwd), os.path.expanduser(name)) for name in names}
 
 
 def _pattern_of(settings: Settings, say: Callable[[str], None]) -> LogPattern:

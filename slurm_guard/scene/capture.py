@@ -21,6 +21,7 @@ from slurm_guard.adapters import procfs
 from slurm_guard.adapters.files import copy_tree
 from slurm_guard.adapters.membership import parse_environ
 from slurm_guard.errors import OutsideError
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.process import ProcessReading, StackDump
 from slurm_guard.ports import Gpus, KernelLog, Stacks
 from slurm_guard.scene.faulthandler import prints_stack_at_abort
@@ -48,11 +49,11 @@ class Outside:
 @dataclass(frozen=True, slots=True)
 class Captured:
     """What could not be captured, the ranks that can still print their stack at SIGABRT, and where the
-    others stand: `rank, pid, signature, top` of each."""
+    others stand: `rank, pid, signature, top, phase` of each."""
 
     missing: tuple[str, ...]
     abort: tuple[int, ...]
-    stacks: tuple[tuple[int, int, str, str], ...] = ()
+    stacks: tuple[tuple[int, int, str, str, Phase | None], ...] = ()
 
 
 def make_directory(job_id: str, incident: str) -> str:
@@ -87,7 +88,7 @@ def capture(
     if lost:
         missing.append(f"stacks of ranks {','.join(str(row['rank']) for row in lost)}: {lost[0]['refused']}")
     standing = tuple(
-        (row["rank"], row["pid"], row["signature"], row["top"])
+        (row["rank"], row["pid"], row["signature"], row["top"], row["phase"])
         for row in rows
         if row["signature"] and row["pid"] == row["root"] and row["rank"] is not None
     )
@@ -184,6 +185,7 @@ def _stack_row(process: ProcessReading, node: str, dump: StackDump) -> dict[str,
         "state": process.state,
         "signature": dump.signature,
         "top": dump.top,
+        "phase": dump.phase,
         "text": dump.text[:_TEXT_LIMIT],
         "refused": dump.refused,
         "wchan": procfs.read_text(pid, "wchan"),

@@ -1,4 +1,4 @@
-"""The files that srun writes output to: their names, and what is appended to them."""
+"""The files of a glob: which they are, and the thread that follows them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,143 @@ from pathlib import Path
 import pytest
 
 from slurm_guard.scene import follow as module
-from slurm_guard.scene.follow import Follower, expand_pattern
+from slurm_guard.scene.follow import UNMATCHED_S, FileSet, Follower
+from slurm_guard.scene.heard import Heard, Lost, Piece, Trouble
 
-ENVIRON = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "ann", "SLURM_JOB_NAME": "my[job]*"}
+
+def pieces(files: FileSet, now_s: float, *, last: bool = False) -> dict[str, bytes]:
+    """What one look read that is no past, by the file's name."""
+    found: dict[str, bytes] = {}
+    for heard in files.look(now_s, last=last):
+        if isinstance(heard, Piece) and not heard.past:
+            name = os.path.basename(heard.path)
+            found[name] = found.get(name, b"") + heard.chunk
+    return found
 
 
-@pytest.mark.parametrize(
-    ("pattern", "files"),
-    [
-        ("all", None),
-        ("3", None),
-        ("log", "/home/ann/log"),
-        ("/tmp/x", "/tmp/x"),
-        ("%j-%s-%u", "/home/ann/7-2-ann"),
-        ("%J.out", "/home/ann/7.2.out"),
-        ("%4j", "/home/ann/0007"),
-        ("out.%t", "/home/ann/out.*"),
-        ("%N/%n.log", "/home/ann/*/*.log"),
-        ("%%j", "/home/ann/%j"),
-        ("a[1]*%t", "/home/ann/a[[]1][*]*"),
-        ("%A_%a", "/home/ann/7_4294967294"),
-        ("%z", "/home/ann/*"),
-    ],
-)
-def test_pattern(pattern: str, files: str | None) -> None:
-    """As srun fills it in; what differs from task to task, or is not known, is a star."""
-    assert expand_pattern(pattern, ENVIRON, "7.2", "/home/ann") == files
+def troubles(files: FileSet, now_s: float) -> list[str]:
+    """What one look had to say to people."""
+    return [heard.text for heard in files.look(now_s) if isinstance(heard, Trouble)]
+
+
+def append(path: Path, text: str) -> None:
+    """As a writer that opens it anew each time."""
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_files_that_appear_late_are_read_from_their_beginning(tmp_path: Path) -> None:
+    """What stood there at the start is not."""
+    append(tmp_path / "out.0", "old\n")
+    files = FileSet(str(tmp_path / "out.*"))
+    assert pieces(files, 0) == {}
+    append(tmp_path / "out.0", "more\n")
+    append(tmp_path / "out.1", "new\n")
+    assert pieces(files, 5) == {"out.0": b"more\n", "out.1": b"new\n"}
+    files.close()
+
+
+def test_directories_of_a_glob_may_come_later_too(tmp_path: Path) -> None:
+    """`**` is any depth."""
+    files = FileSet(str(tmp_path / "runs/**/*.jsonl"))
+    assert pieces(files, 0) == {}
+    (tmp_path / "runs/7/deep").mkdir(parents=True)
+    append(tmp_path / "runs/7/deep/m.jsonl", "{}\n")
+    assert pieces(files, 5) == {"m.jsonl": b"{}\n"}
+    files.close()
+
+
+def test_rotated_file_that_the_glob_still_matches_is_not_read_twice(tmp_path: Path) -> None:
+    """`log*` matches log.1 too: it is gone on with where it was left."""
+    files = FileSet(str(tmp_path / "log*"))
+    pieces(files, 0)
+    append(tmp_path / "log", "one\n")
+    assert pieces(files, 5) == {"log": b"one\n"}
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    append(tmp_path / "log", "two\n")
+    assert pieces(files, 10) == {"log": b"two\n"}
+    append(tmp_path / "log.1", "late\n")
+    assert pieces(files, 15) == {"log.1": b"late\n"}
+    files.close()
+
+
+def test_link_to_a_followed_file_is_not_followed(tmp_path: Path) -> None:
+    """`latest.log -> run-3.log` would double every record."""
+    files = FileSet(str(tmp_path / "*.log"))
+    pieces(files, 0)
+    append(tmp_path / "run-3.log", "one\n")
+    (tmp_path / "latest.log").symlink_to("run-3.log")
+    (read,) = pieces(files, 5).values()
+    assert read == b"one\n"
+    files.close()
+
+
+def test_lost_file_is_told_and_the_others_are_read_on(tmp_path: Path) -> None:
+    """One unreadable file of several is no reason to read none."""
+    files = FileSet(str(tmp_path / "*.log"))
+    pieces(files, 0)
+    append(tmp_path / "a.log", "one\n")
+    append(tmp_path / "b.log", "one\n")
+    pieces(files, 5)
+    (tmp_path / "a.log").unlink()
+    pieces(files, 10)
+    append(tmp_path / "b.log", "two\n")
+    heard = list(files.look(25))
+    assert Lost(str(tmp_path / "a.log"), "it has vanished") in heard
+    assert Piece(str(tmp_path / "b.log"), b"two\n") in heard
+    files.close()
+
+
+def test_pattern_that_matches_nothing_is_told_once_if_somebody_named_it(tmp_path: Path) -> None:
+    """A wrong name would silence the red lines; srun's own files may come when they like."""
+    named, silent = FileSet(str(tmp_path / "x"), "--log x"), FileSet(str(tmp_path / "x"))
+    assert troubles(named, 0) == []
+    assert troubles(named, UNMATCHED_S - 1) == []
+    (told,) = troubles(named, UNMATCHED_S + 2)
+    assert told.startswith("--log x: no such file in 10 minutes")
+    assert str(tmp_path / "x") in told
+    assert troubles(named, 2 * UNMATCHED_S) == []
+    assert troubles(silent, 0) + troubles(silent, 2 * UNMATCHED_S) == []
+
+
+def test_file_that_was_there_and_went_is_not_told_as_no_such_file(tmp_path: Path) -> None:
+    """That is another line."""
+    files = FileSet(str(tmp_path / "x"), "--log x")
+    append(tmp_path / "x", "one\n")
+    list(files.look(0))
+    (tmp_path / "x").unlink()
+    assert troubles(files, 5) == []
+    assert troubles(files, UNMATCHED_S + 5) == []
+
+
+def test_directory_without_event_files_is_told_after_a_while(tmp_path: Path) -> None:
+    """TensorBoard's may come; if none does, the files in it have to be named."""
+    files = FileSet(str(tmp_path), "--log .")
+    assert troubles(files, 0) == []
+    (told,) = troubles(files, UNMATCHED_S + 2)
+    assert "without event files of TensorBoard: name the files in it" in told
+
+
+def test_more_files_than_can_be_followed_are_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody's glob shall cost the guard its descriptors."""
+    monkeypatch.setattr(module, "MOST_FILES", 3)
+    monkeypatch.setattr(module, "HELD_FILES", 2)
+    files = FileSet(str(tmp_path / "*"))
+    pieces(files, 0)
+    for name in "abcde":
+        append(tmp_path / name, "one\n")
+    heard = list(files.look(5))
+    assert [one.text for one in heard if isinstance(one, Trouble)] == [
+        f"{tmp_path}/* matches more than 3 files: the others are not followed"
+    ]
+    assert sum(isinstance(one, Piece) for one in heard) == 3
+    assert troubles(files, 10) == []
+    files.close()
+
+
+# --- the thread
 
 
 class Reading:
@@ -44,12 +155,12 @@ class Reading:
 
     def __init__(self, pattern: str) -> None:
         self.found: dict[str, bytes] = {}
-        self.told: list[str] = []
-        self.follower = Follower(pattern, self.take, self.told.append)
+        self.follower = Follower(pattern, self.hear)
 
-    def take(self, path: str, chunk: bytes) -> None:
-        name = os.path.basename(path)
-        self.found[name] = self.found.get(name, b"") + chunk
+    def hear(self, heard: Heard) -> None:
+        if isinstance(heard, Piece) and not heard.past:
+            name = os.path.basename(heard.path)
+            self.found[name] = self.found.get(name, b"") + heard.chunk
 
 
 def wait_for(found: Callable[[], object]) -> None:
@@ -66,59 +177,26 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
-    """What stood there before is not; files that come later are read from their beginning."""
-    (tmp_path / "out.0").write_text("old\n")
-    reading = Reading(str(tmp_path / "out.*"))
+    """In order, whatever the looks cut it into."""
+    reading = Reading(str(tmp_path / "out"))
     time.sleep(0.1)
     for number in range(20):
-        with (tmp_path / "out.0").open("a") as file:
-            file.write(f"{number}\n")
+        append(tmp_path / "out", f"{number}\n")
         time.sleep(0.01)
-    (tmp_path / "out.1").write_text("new\n")
-    wait_for(lambda: reading.found.get("out.1") == b"new\n")
-    wait_for(lambda: reading.found["out.0"].split() == [b"%d" % number for number in range(20)])
+    wait_for(lambda: reading.found.get("out", b"").split() == [b"%d" % number for number in range(20)])
     reading.follower.stop()
 
 
 def test_last_words_are_read_after_stop(tmp_path: Path) -> None:
-    """Once more, then it ends."""
+    """Once more, then it ends; files that nobody has seen yet too."""
     others = set(threading.enumerate())
-    reading = Reading(str(tmp_path / "out"))
+    reading = Reading(str(tmp_path / "out.*"))
     (follower,) = set(threading.enumerate()) - others
     time.sleep(0.1)
-    (tmp_path / "out").write_text("last\n")
+    append(tmp_path / "out.7", "last\n")
     reading.follower.stop()
     wait_for(lambda: not follower.is_alive())
-    assert reading.found == {"out": b"last\n"}
-
-
-def test_truncated_file_is_read_anew(tmp_path: Path) -> None:
-    """srun's open mode is the user's affair."""
-    path = tmp_path / "out"
-    path.write_text("a long first line\n")
-    reading = Reading(str(path))
-    time.sleep(0.1)
-    path.write_text("short\n")
-    wait_for(lambda: reading.found == {"out": b"short\n"})
-    path.unlink()
-    time.sleep(0.1)
-    path.write_text("x\n")
-    wait_for(lambda: reading.found == {"out": b"short\nx\n"})
-    reading.follower.stop()
-    assert reading.told == []
-
-
-def test_file_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
-    """A directory of that name, a socket: one line, and the others are read."""
-    (tmp_path / "out.0").mkdir()
-    reading = Reading(str(tmp_path / "out.*"))
-    time.sleep(0.1)
-    (tmp_path / "out.1").write_text("words\n")
-    wait_for(lambda: reading.found.get("out.1"))
-    time.sleep(0.1)
-    assert len(reading.told) == 1
-    assert "out.0 cannot be read" in reading.told[0]
-    reading.follower.stop()
+    assert reading.found == {"out.7": b"last\n"}
 
 
 def test_slow_taker_is_waited_for(tmp_path: Path) -> None:
@@ -127,32 +205,43 @@ def test_slow_taker_is_waited_for(tmp_path: Path) -> None:
     chunks: list[int] = []
     go = threading.Semaphore(0)
 
-    def take(_: str, chunk: bytes) -> None:
-        chunks.append(len(chunk))
-        go.acquire()
+    def hear(heard: Heard) -> None:
+        if isinstance(heard, Piece):
+            chunks.append(len(heard.chunk))
+            go.acquire()
 
-    follower = Follower(str(path), take, lambda _: None)
+    follower = Follower(str(path), hear)
     time.sleep(0.1)
-    path.write_bytes(b"x" * (5 << 20))
+    path.write_bytes(b"x" * (3 << 20))
     wait_for(lambda: chunks)
-    time.sleep(0.2)
+    time.sleep(0.1)
     assert len(chunks) == 1
     go.release(100)
-    wait_for(lambda: sum(chunks) == 5 << 20)
+    wait_for(lambda: sum(chunks) == 3 << 20)
     follower.stop()
 
 
-def test_storage_that_hangs_does_not_hold_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even the first listing happens in his thread."""
-    hang = threading.Event()
+def test_storage_that_hangs_is_noticed_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread hangs, nobody else; then silence of these files means nothing."""
+    monkeypatch.setattr(module, "HUNG_S", 0.2)
+    monkeypatch.setattr(module, "_LONGEST_REST_S", 0.05)
+    hanging, go = threading.Event(), threading.Event()
+    real = os.path.exists
 
-    def listing(_: str) -> list[str]:
-        hang.wait(5)
-        return []
+    def exists(path: str) -> bool:
+        if path.endswith("hung"):
+            hanging.set()
+            go.wait()
+        return real(path)
 
-    monkeypatch.setattr("slurm_guard.scene.follow.glob.glob", listing)
-    begun_s = time.monotonic()
-    follower = Follower("/nowhere/*", lambda *_: None, lambda _: None)
-    follower.stop()
-    assert time.monotonic() - begun_s < 1
-    hang.set()
+    monkeypatch.setattr(os.path, "exists", exists)
+    hung, other = Reading(str(tmp_path / "hung")), Reading(str(tmp_path / "fine"))
+    assert hanging.wait(5)
+    append(tmp_path / "fine", "one\n")
+    wait_for(lambda: other.found)
+    wait_for(hung.follower.is_hung)
+    assert not other.follower.is_hung()
+    go.set()
+    wait_for(lambda: not hung.follower.is_hung())
+    hung.follower.stop()
+    other.follower.stop()
