@@ -143,7 +143,7 @@ class Course:
 
 def random_course(chance: random.Random, *, start_s: float, seconds: float) -> Course:
     """A healthy training of about this length: all that happens in one, and nothing that should stop it."""
-    interval_s = chance.choice((10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 150.0))
+    interval_s = chance.choice((20.0, 30.0, 45.0, 60.0, 90.0, 150.0))
     records = max(60, int(seconds / interval_s))
     course = Course(records, interval_s, start_s, every=chance.choice((1, 10, 50, 100)))
     course.first_loss, course.last_loss = chance.choice(

@@ -8,17 +8,14 @@ here: it goes from one thing that is due to the next.
 from __future__ import annotations
 
 from collections import Counter
-from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
 
 from slurm_guard.model.breach import Breach, BreachKind
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.order import Look
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import Record, RecordKind
-from slurm_guard.policy.act import Send
 from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.logline import LineReader
@@ -26,12 +23,16 @@ from slurm_guard.policy.logpattern import parse_patterns
 from slurm_guard.policy.replayclock import ReplayClock
 from slurm_guard.policy.rhythm import BadRun, Rhythm
 from slurm_guard.policy.srun_line import parse_srun_line
+from slurm_guard.policy.stall import StallMove
 from slurm_guard.policy.verdict import Action, Verdict
 
 EVENT_LIMIT = 1000
 """Events that are kept one by one; more of them are only counted."""
 
 _PRECISION_S = 0.01
+
+_LOOKS = 8
+"""Pairs of looks in one silence: one, and one more after each phase that had its time."""
 
 
 class Said(str, Enum):
@@ -90,19 +91,18 @@ class Replay:
     last: Record | None = None
     attempt: Attempt = field(default_factory=lambda: Attempt.begin(0.0))
     _reader: LineReader = field(init=False)
-    _floor_s: float = field(init=False)
     _last_line: int = 0
     _due: list[_Due] = field(default_factory=list)
     _halted: bool = False
     _lasting: BreachKind | None = None
     _ended: bool = False
     _timed: bool = False
+    _stamped: bool = False
     _phase: Phase = Phase.TRAINING
 
     def __post_init__(self) -> None:
         named = self.settings
         self._reader = LineReader(parse_patterns(named.loss_key, named.iteration_key, named.pattern))
-        self._floor_s = min(_limits(self.settings))
 
     @property
     def seconds(self) -> float | None:
@@ -168,7 +168,7 @@ class Replay:
         """A record of progress: the silence in front of it is over."""
         restarted = self._ended or self._is_restart(record)
         self._resolve(f"until line {self.line}", silent_s, restarted=restarted)
-        if self._timed and self.clock.stamped and not restarted:
+        if self._spans() and self._stamped and not restarted:
             self.rhythm.add(silent_s, self._phase if armed else Phase.START_UP, self._last_line)
         if self._ended:
             self.bad.restarted()
@@ -180,7 +180,7 @@ class Replay:
             self.first_s = self.clock.wall_s
         self.records += 1
         self._halted = self._ended = False
-        self._timed = self.clock.fresh
+        self._timed, self._stamped = self.clock.fresh, self.clock.stamped
         self._phase = Phase.TRAINING
         self._last_line, self.last = self.line, record
         return verdict
@@ -217,42 +217,45 @@ class Replay:
 
         Nothing, where the silence may be none: its beginning or its end is not known.
         """
-        if self._halted or self._ended or not (self._timed and self.clock.fresh):
+        if self._halted or self._ended or not self._spans():
             return
-        while self._silent_s() >= self._floor_s:
-            due_s = self._next_due(self.clock.now_s)
-            if due_s is None:
+        floor_s = min(self.settings.stall_s, self.settings.startup_s)
+        for _ in range(_LOOKS):
+            due = self._find_due(self.clock.now_s) if self._silent_s() >= floor_s else None
+            if due is None:
                 return
-            acts, breach = self.attempt.judge(self.settings, self.explicit, (), due_s)
-            if breach is not None:
-                self._due.append(_Due(Said.STOP, due_s, breach))
+            if due.said is Said.STOP:
+                self._due.append(due)
                 self._halted = True
                 return
-            silent_s = due_s - self.attempt.stall.progress_s
-            asked = any(isinstance(act, Send) and isinstance(act.order, Look) for act in acts)
-            if (
-                asked
-                and silent_s >= self.settings.stall_s
-                and all(due.said is not Said.LOOK for due in self._due)
-            ):
-                self._due.append(_Due(Said.LOOK, due_s))
+            if all(other.said is not Said.LOOK for other in self._due):
+                self._due.append(due)
+            # Two looks, and nobody who answers them.
+            for ago_s in (0.0, self.settings.stack_interval_s, self.settings.stack_interval_s + 1):
+                self.attempt.judge(self.settings, self.explicit, (), due.now_s + ago_s)
 
-    def _next_due(self, until_s: float) -> float | None:
-        """The first moment up to `until_s` at which the attempt has something to do; None without one."""
-        low_s = self.attempt.stall.progress_s
-        if self._is_quiet(until_s):
-            return None
-        high_s = until_s
-        while high_s - low_s > _PRECISION_S:
+    def _spans(self) -> bool:
+        """Whether both ends of the silence are known, and by the same clock."""
+        return self._timed and self.clock.fresh and self._stamped == self.clock.stamped
+
+    def _find_due(self, until_s: float) -> _Due | None:
+        """The first look or stop up to `until_s`. Nothing that was due goes away by waiting."""
+        low_s, high_s = self.attempt.stall.progress_s, until_s
+        found = self._foresee(high_s)
+        while found is not None and high_s - low_s > _PRECISION_S:
             middle_s = (low_s + high_s) / 2
-            low_s, high_s = (middle_s, high_s) if self._is_quiet(middle_s) else (low_s, middle_s)
-        return high_s
+            earlier = self._foresee(middle_s)
+            if earlier is None:
+                low_s = middle_s
+            else:
+                high_s, found = middle_s, earlier
+        return found
 
-    def _is_quiet(self, now_s: float) -> bool:
-        numeric = self.attempt.numeric
-        tried = deepcopy(self.attempt, {id(numeric): numeric})
-        acts, breach = tried.judge(self.settings, self.explicit, (), now_s)
-        return not acts and breach is None
+    def _foresee(self, now_s: float) -> _Due | None:
+        action = self.attempt.watch.foresee(self.settings, self.explicit, now_s)
+        if action.move is StallMove.BREACH:
+            return _Due(Said.STOP, now_s, action.breach)
+        return _Due(Said.LOOK, now_s) if action.move is StallMove.LOOK else None
 
     def _resolve(self, until: str, silent_s: float, *, restarted: bool = False) -> None:
         """The silence has ended: in a record, in a new run, or with the log."""
@@ -292,16 +295,3 @@ class Replay:
 
 _LASTING = frozenset({BreachKind.NON_FINITE, BreachKind.SKIPPING})
 """Breaches that the log goes on to show, once it is over the limit, until a good loss comes."""
-
-
-def _limits(settings: Settings) -> tuple[float, ...]:
-    return (
-        settings.learned_s,
-        settings.stall_s,
-        settings.stall_hard_s,
-        settings.startup_s,
-        settings.compilation_s,
-        settings.evaluation_s,
-        settings.checkpoint_s,
-        settings.final_s,
-    )

@@ -20,7 +20,7 @@ from slurm_guard.policy.pause import PauseTable
 from slurm_guard.policy.phase import PhaseTable
 from slurm_guard.policy.progress import HEARTBEAT, ProgressTable
 from slurm_guard.policy.rank import RankTable
-from slurm_guard.policy.stall import Allowance, Looks, StallMove, StallState, judge_stall
+from slurm_guard.policy.stall import Allowance, Looks, StallAction, StallMove, StallState, judge_stall
 from slurm_guard.policy.witness import judge_witness
 
 _COMPARE_S = 1.0
@@ -115,7 +115,7 @@ class SilenceWatch:
     ) -> tuple[list[Act], Breach | None]:
         """What time has brought: looks to be taken, warnings, or a breach. `alive` are the watched nodes."""
         self._leave_blindness_out(alive, now_s)
-        action = judge_stall(self.stall, settings, explicit, now_s, self._allow(settings, now_s))
+        action = self.foresee(settings, explicit, now_s)
         acts: list[Act] = []
         if action.move is StallMove.LOOK:
             self.stall, self.interval_s = self.stall.looking(), settings.stack_interval_s
@@ -135,6 +135,10 @@ class SilenceWatch:
             acts.append(Send(order))
         self._read_looks(settings, alive, ranks, now_s)
         return acts + self._compare(ranks, settings, now_s), action.breach
+
+    def foresee(self, settings: Settings, explicit: frozenset[str], now_s: float) -> StallAction:
+        """What the silence asks for at this time; asking changes nothing."""
+        return judge_stall(self.stall, settings, explicit, now_s, self._allow(settings, now_s))
 
     def _allow(self, settings: Settings, now_s: float) -> Allowance:
         silent_s = now_s - self.stall.progress_s
