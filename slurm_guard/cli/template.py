@@ -18,6 +18,12 @@ app = typer.Typer(no_args_is_help=True, help="Batch scripts with the guard in th
 
 _SUFFIX = ".sbatch.j2"
 _HEADER = re.compile(r"\{#\n(.*?)\n\n(.*?)#\}", re.DOTALL)
+_FORMS = {
+    "time": (r"(\d+-)?\d{1,4}(:\d{1,2}){0,2}|UNLIMITED|INFINITE", "90 (minutes), 24:00:00 or 2-12:00:00"),
+    "mem": (r"\d+([KMGTkmgt][Bb]?)?", "64G"),
+    "array": (r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%[1-9]\d*)?", "0-15, 1,3,7 or 0-15%4"),
+}
+"""How sbatch wants the values that are more than a word, and an example of it."""
 _KEY = re.compile(r"^(\w+)( = *(.*?))? +-- (.*)$", re.MULTILINE)
 
 
@@ -59,12 +65,15 @@ def render(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it there instead of showing it.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Fill a template in. Values are quoted: whatever they hold, they stay values."""
     script = render_script(_choose(name), parse_settings(settings or []))
     if output is None:
         print(script, end="")
         return
+    if output.exists() and not force:
+        raise UsageError(f"{output} is there already: give another name, or --force to write over it")
     try:
         write_atomic(output, script.encode(), 0o644)
     except OSError as error:
@@ -144,10 +153,15 @@ def _complete(template: Template, values: dict[str, str]) -> dict[str, str | int
 
 
 def _typed(template: Template, key: Key, value: str) -> str | int:
+    wrong = f"template {template.name}: {key.name} = {value!r}"
     if key.default and key.default.isdigit():
-        if not re.fullmatch(r"[0-9]{1,9}", value):
-            raise UsageError(f"template {template.name}: {key.name} is a whole number, not {value!r}")
+        least = min(1, int(key.default))  # what is none by default may be none
+        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
+            raise UsageError(f"{wrong} is no whole number from {least}")
         return int(value)
+    form, example = _FORMS.get(key.name, (r".*", ""))
+    if value and not re.fullmatch(form, value):
+        raise UsageError(f"{wrong} is not as {example}")
     return value
 
 

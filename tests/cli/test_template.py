@@ -77,8 +77,26 @@ def test_list_shows_names_keys_and_defaults(capsys: pytest.CaptureFixture[str]) 
         (["array", "--set", "command=", "--set", "array=1"], "missing: command"),
         (["srun-per-rank", "--set", "command"], "'command' is not KEY=VALUE"),
         (["srun-per-rank", "--set", "command=a\nb"], "one line without control characters"),
-        (["srun-per-rank", "--set", "command=a", "--set", "nodes=two"], "nodes is a whole number, not 'two'"),
+        (
+            ["srun-per-rank", "--set", "command=a", "--set", "nodes=two"],
+            "nodes = 'two' is no whole number from 1",
+        ),
         (["srun-per-rank", "--set", "command=a 'b"], "a quote is not closed"),
+        (
+            ["srun-per-rank", "--set", "command=a", "--set", "nodes=0"],
+            "nodes = '0' is no whole number from 1",
+        ),
+        (["srun-per-rank", "--set", "command=a", "--set", "spares=-1"], "'-1' is no whole number from 0"),
+        (
+            ["srun-per-rank", "--set", "command=a", "--set", "time=abc"],
+            "time = 'abc' is not as 90 (minutes),",
+        ),
+        (["srun-per-rank", "--set", "command=a", "--set", "time=1:2:3:4"], "time = '1:2:3:4' is not as"),
+        (["srun-per-rank", "--set", "command=a", "--set", "mem=lots"], "mem = 'lots' is not as 64G"),
+        (
+            ["array", "--set", "command=a", "--set", "array=0-"],
+            "array = '0-' is not as 0-15, 1,3,7 or 0-15%4",
+        ),
     ],
 )
 def test_wrong_settings_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +116,39 @@ def test_output_goes_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "job.sh").read_text() == shown
     assert main([*words, "--output", str(tmp_path / "none" / "job.sh")]) == 1
     assert "none/job.sh cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("srun-per-rank", "time", "90"),
+        ("srun-per-rank", "time", "2-12"),
+        ("srun-per-rank", "time", "2-12:00:00"),
+        ("srun-per-rank", "time", "UNLIMITED"),
+        ("srun-per-rank", "mem", "0"),
+        ("srun-per-rank", "mem", "1500M"),
+        ("srun-per-rank", "spares", "0"),
+        ("array", "array", "0-15:4,20%2"),
+        ("array", "array", "7"),
+    ],
+)
+def test_what_slurm_takes_is_taken(name: str, key: str, value: str) -> None:
+    """Every form of a time, a memory and an array that sbatch knows."""
+    values = {"command": "a", **({"array": "1"} if name == "array" else {}), key: value}
+    assert value in render_script(read_templates()[name], values)
+
+
+def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody may have edited it: one line and code 2, and --force is obeyed."""
+    file = tmp_path / "job.sh"
+    file.write_text("mine")
+    words = ["template", "render", "array", "--set", "command=a", "--set", "array=1", "--output", str(file)]
+    assert main(words) == 2
+    told = f"slurm-guard: {file} is there already: give another name, or --force to write over it\n"
+    assert capsys.readouterr() == ("", told)
+    assert file.read_text() == "mine"
+    assert main([*words, "--force"]) == 0
+    assert file.read_text().startswith("#!/bin/bash")
 
 
 @pytest.mark.parametrize(
