@@ -9,7 +9,7 @@ from slurm_guard.model.breach import Breach
 from slurm_guard.model.order import Order
 from slurm_guard.policy.ladder import Recovery
 from slurm_guard.policy.outcome import Outcome
-from slurm_guard.policy.verdict import Verdict
+from slurm_guard.policy.verdict import Action, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +157,10 @@ Act = Union[
     RestartTraining,
     ExitFront,
 ]
+
+
+def plan_words(verdict: Verdict | None) -> list[Act]:
+    """What a verdict that stops nothing asks for: a line in the journal, and a word to the user perhaps."""
+    if verdict is None:
+        return []
+    return [Note(verdict), *([Say(verdict.evidence)] if verdict.action is Action.WATCH else [])]

@@ -29,7 +29,6 @@ from slurm_guard.policy.act import (
     ExitFront,
     FindStep,
     HoldFront,
-    Note,
     OpenIncident,
     ReadJob,
     Recover,
@@ -38,6 +37,7 @@ from slurm_guard.policy.act import (
     Say,
     Send,
     Stamp,
+    plan_words,
 )
 from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.ending import Ending, EndingState, judge_ending
@@ -136,8 +136,8 @@ class Session:
         self._pass(now_s)
         acts: list[Act] = []
         for record in records:
-            progressed, verdict = self.attempt.record(record, self.settings, now_s, source)
-            acts += self._learn(progressed, verdict, record.loss, now_s)
+            found = self.attempt.record(record, self.settings, now_s, source)
+            acts += self._learn(found, record.loss, now_s)
         return acts
 
     def blinded(self, source: str, why: str, now_s: float) -> list[Act]:
@@ -150,20 +150,16 @@ class Session:
         self._pass(now_s)
         return self.attempt.sighted(source)
 
-    def _learn(
-        self, progressed: bool, verdict: Verdict | None, loss: float | None, now_s: float
-    ) -> list[Act]:
-        resumed = progressed and self.resume_stamp and isfinite(loss or 0.0)
-        self.resume_stamp = self.resume_stamp and not resumed
-        return [*([Stamp("resumed")] if resumed else []), *self._heed(verdict, now_s)]
-
-    def _heed(self, verdict: Verdict | None, now_s: float) -> list[Act]:
-        if verdict is None:
-            return []
-        if verdict.action is Action.STOP:
-            return self._suspect(verdict.breach, now_s)
-        said = [Say(verdict.evidence)] if verdict.action is Action.WATCH else []
-        return [Note(verdict), *said]
+    def _learn(self, found: tuple[bool, Verdict | None], loss: float | None, now_s: float) -> list[Act]:
+        progressed, verdict = found
+        acts: list[Act] = []
+        if progressed and self.resume_stamp and isfinite(loss or 0.0):
+            self.resume_stamp = False
+            acts.append(Stamp("resumed"))
+        stop = verdict is not None and verdict.action is Action.STOP
+        return acts + (
+            self._suspect(verdict.breach, now_s) if verdict and stop else list(plan_words(verdict))
+        )
 
     def srun_said(self, said: TaskExit | NodeLost | Ending, now_s: float) -> list[Act]:
         """srun or slurmstepd spoke on stderr."""
@@ -198,7 +194,7 @@ class Session:
                 return []
             self._know_step(self.step_id or report.step_id)
         if isinstance(report, Beat):
-            return self._learn(*self.attempt.beat(report, self.settings, now_s), report.loss, now_s)
+            return self._learn(self.attempt.beat(report, self.settings, now_s), report.loss, now_s)
         if self.attempt.heard(report, now_s) or isinstance(report, Pulse):
             return []
         if isinstance(report, Trouble):

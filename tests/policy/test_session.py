@@ -103,9 +103,15 @@ class Story:
         return acts
 
     def records(self, *losses: float, first: int = 1) -> list[act.Act]:
-        """Records of the training log, one iteration each."""
+        """Records of the training log, one iteration each; without what is only watched and noted."""
         records = [Record(loss=loss, iteration=first + n) for n, loss in enumerate(losses)]
-        self.acts = self.session.records(records, self.now_s)
+        acts = self.session.records(records, self.now_s)
+        watched = {one.verdict.evidence for one in find(acts, act.Note)}
+        self.acts = [
+            one
+            for one in acts
+            if not isinstance(one, act.Note) and not (isinstance(one, act.Say) and one.text in watched)
+        ]
         return self.acts
 
     def answer(self, reading: JobReading) -> list[act.Act]:
