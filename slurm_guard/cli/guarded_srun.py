@@ -6,17 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 from slurm_guard import __version__
-from slurm_guard.config.load import JOB_FILE, SITE_FILE, load_settings
-from slurm_guard.config.schema import Setting, flag_of
+from slurm_guard.config.load import JOB_FILE, SITE_FILE, find_misspelt, load_settings
+from slurm_guard.config.schema import flag_of
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.limits import Settings
 from slurm_guard.policy.srun_argv import SrunCall, is_srun_option, parse_srun_argv
 
 _USAGE = "[guard options] [srun options] COMMAND…"
-_METAVARS = {"int": "N", "float": "SECONDS", "str": "TEXT"}
 
 
 def own_flags() -> dict[str, bool]:
@@ -88,9 +87,9 @@ def parse_own(words: Sequence[str]) -> dict[str, Any] | None:
 
 def _make_command(given: dict[str, Any]) -> Callable[..., None]:
     """A function whose signature is the table of settings, as typer reads it; it fills `given`."""
-    import inspect
-
     import typer
+
+    from slurm_guard.cli.setting import CONFIG, give_options
 
     def run(**options: Any) -> None:
         """Run COMMAND with srun and guard it: when a red line is crossed the scene is captured, the
@@ -103,40 +102,9 @@ def _make_command(given: dict[str, Any]) -> Callable[..., None]:
             return
         given.update({name: value for name, value in options.items() if value is not None}, parsed=True)
 
-    kinds: dict[str, Any] = {"config": str | None, "version": bool}
-    options: dict[str, Any] = {
-        "config": typer.Option(
-            "--config", metavar="FILE", help=f"settings of this job; default: {JOB_FILE} where there is one"
-        ),
-        "version": typer.Option("--version", help="show the version and leave"),
-    }
-    for setting in Settings.table():
-        kinds[setting.name], options[setting.name] = _make_option(setting)
-    defaults = {**dict.fromkeys(kinds), "version": False}
-    run.__annotations__ = {name: Annotated[kind, options[name]] for name, kind in kinds.items()}
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=defaults[name],
-                annotation=run.__annotations__[name],
-            )
-            for name in kinds
-        ]
-    )
+    version = typer.Option("--version", help="show the version and leave")
+    give_options(run, {"config": CONFIG, "version": (bool, version, False)}, Settings.table())
     return run
-
-
-def _make_option(setting: Setting) -> tuple[Any, Any]:
-    import typer
-
-    flag, about = flag_of(setting), setting.metadata
-    if setting.type == "bool":
-        return bool | None, typer.Option(f"{flag}/{flag.replace('--', '--no-', 1)}", help=about["text"])
-    shown = f" (default {setting.default:g})" if setting.type in ("int", "float") else ""
-    metavar = "|".join(about["choices"]) or _METAVARS[str(setting.type)]
-    return str | None, typer.Option(flag, metavar=metavar, help=about["text"] + shown)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -173,6 +141,8 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
     if srun is None:
         _say("srun is not in PATH: load Slurm's module, or add its bin directory to PATH")
         return 127
+    for misspelt in find_misspelt(os.environ):
+        _say(misspelt)
     unguarded = _why_unguarded(call)
     if unguarded:
         _say(f"the job runs unguarded because {unguarded}")
