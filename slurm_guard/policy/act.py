@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Union
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.order import Order
 from slurm_guard.policy.ladder import Recovery
-from slurm_guard.policy.outcome import Outcome
+from slurm_guard.policy.outcome import Outcome, OutcomeKind
 from slurm_guard.policy.verdict import Action, Verdict
 
 
@@ -164,3 +165,14 @@ def plan_words(verdict: Verdict | None) -> list[Act]:
     if verdict is None:
         return []
     return [Note(verdict), *([Say(verdict.evidence)] if verdict.action is Action.WATCH else [])]
+
+
+def plan_conclusions(outcomes: Iterable[Outcome]) -> list[Act]:
+    """What the outcomes of observed breaches ask for: a line in the journal, and a word of a wrong one."""
+    acts: list[Act] = []
+    for one in outcomes:
+        acts.append(Conclude(one))
+        if one.kind is OutcomeKind.RECOVERED:
+            passed = f"{one.incident} passed by itself after {one.after_s:g} s: {one.how}"
+            acts.append(Say(f"{passed}; a stop would have been wrong"))
+    return acts

@@ -13,10 +13,11 @@ from slurm_guard.model.limits import Settings
 from slurm_guard.model.order import Load, Looked, RankGone, RankSeen, Report, Signalled, Stack
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, Record, RecordKind
-from slurm_guard.policy.act import Act
+from slurm_guard.policy.act import Act, plan_conclusions
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
 from slurm_guard.policy.look import LookPair
 from slurm_guard.policy.numeric import NumericState, judge_numeric
+from slurm_guard.policy.outcome import OutcomeTable
 from slurm_guard.policy.progress import HEARTBEAT
 from slurm_guard.policy.rank import RankTable, judge_ranks
 from slurm_guard.policy.silence import SilenceWatch
@@ -29,16 +30,16 @@ _ECHO_S = 60.0
 
 @dataclass(slots=True)
 class Attempt:
-    """A value that its owner updates in place. `observed` are the red lines that observe mode has seen
-    crossed: each is told once, a stall once for every silence. `numeric` is by source, `finishing` is
-    whether the training has said that it is at its end.
+    """A value that its owner updates in place. `outcomes` are the breaches that observe mode has seen:
+    while one lasts it is told once. `numeric` is by source, `finishing` is whether the training has said
+    that it is at its end.
     """
 
     watch: SilenceWatch
     ranks: RankTable = field(default_factory=RankTable)
     numeric: dict[str, NumericState] = field(default_factory=dict)
     verdicts: dict[VerdictKind, tuple[str, float]] = field(default_factory=dict)
-    observed: frozenset[BreachKind] = frozenset()
+    outcomes: OutcomeTable = field(default_factory=OutcomeTable)
     lost_node: str = ""
     finishing: bool = False
 
@@ -62,7 +63,7 @@ class Attempt:
     ) -> tuple[bool, Verdict | None]:
         """Take a record of the log: whether it is progress, and the verdict that it completes."""
         progressed = self.watch.record(record, now_s, source)
-        self._progressed(progressed)
+        self._progressed(progressed, now_s)
         self.finishing = (
             record.kind is RecordKind.SUMMARY
             or record.phase is Phase.FINAL
@@ -73,7 +74,7 @@ class Attempt:
     def beat(self, reading: BeatReading, settings: Settings, now_s: float) -> tuple[bool, Verdict | None]:
         """Take the newest heartbeat of a rank: whether it is progress, and the verdict that it completes."""
         progressed = self.watch.beat(reading, now_s)
-        self._progressed(progressed)
+        self._progressed(progressed, now_s)
         self.finishing = reading.phase is Phase.FINAL or (self.finishing and not progressed)
         if reading.loss is None or reading.phase is not Phase.TRAINING:
             return progressed, None
@@ -81,15 +82,16 @@ class Attempt:
         record = Record(reading.loss, iteration, reading.epoch, rank=reading.rank)
         return progressed, self._judge_numeric(record, settings, now_s, HEARTBEAT)
 
-    def _progressed(self, progressed: bool) -> None:
+    def _progressed(self, progressed: bool, now_s: float) -> None:
         if progressed:
-            self.observed -= {BreachKind.STALL}
+            self.outcomes.progressed(now_s)
             self.ranks.silence = self.stall.records
 
     def _judge_numeric(self, record: Record, settings: Settings, now_s: float, source: str) -> Verdict | None:
         """The verdict, unless another source has just said the same: two files may hold one training."""
         state = self.numeric.setdefault(source, NumericState())
         verdict = judge_numeric(state, record, settings, now_s)
+        self.outcomes.record(record, settings, now_s, is_bad=state.is_bad(record.rank))
         if verdict is None or verdict.action is Action.STOP:
             return verdict
         first, at_s = self.verdicts.get(verdict.kind, (source, now_s))
@@ -135,7 +137,7 @@ class Attempt:
         phase = self.watch.phases.in_force(settings, now_s)
         finishing = self.finishing and phase is Phase.FINAL
         breach = judge_ranks(self.ranks, settings, now_s, self.stall.progress_s, finishing=finishing)
-        if breach is not None and breach.kind not in self.observed:
+        if breach is not None and not self.outcomes.holds(breach.kind, now_s):
             return [], breach
         return self.watch.judge(settings, explicit, alive, self.ranks, now_s)
 
@@ -145,6 +147,24 @@ class Attempt:
             self.watch.phases.forget(report.rank)
             if not self.ranks.failed(report.rank):
                 self.watch.hear(Phase.FINAL, now_s)
+
+    def observe(self, incident: str, breach: Breach, now_s: float) -> None:
+        """Only look what becomes of this breach."""
+        limits = (state.limit_of(breach.rank) for state in self.numeric.values())
+        self.outcomes.opened(incident, breach, now_s, max(filter(None, limits), default=None))
+
+    def conclude(self, now_s: float) -> list[Act]:
+        """What has become of observed breaches since, and what there is to say of it."""
+        self.outcomes.ranks(self.ranks, now_s)
+        return plan_conclusions(self.outcomes.take())
+
+    def end(self, now_s: float, *, failed: bool, because: str) -> list[Act]:
+        """The step has ended, `because` of somebody's will: what has become of the observed ones."""
+        return plan_conclusions(self.outcomes.ended(now_s, failed=failed, because=because))
+
+    def leave(self, now_s: float) -> list[Act]:
+        """Nobody looks on any more."""
+        return plan_conclusions(self.outcomes.left(now_s))
 
     def judge_end(self) -> Breach | None:
         """What the failed end of its srun was: a lost node takes the step with it, and nobody dies alone."""

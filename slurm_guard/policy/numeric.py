@@ -79,6 +79,20 @@ class NumericState:
     is_evaluation_told: bool = False
     told: dict[VerdictKind, tuple[int, int]] = field(default_factory=dict)
 
+    def is_bad(self, rank: int | None) -> bool:
+        """Whether the newest loss of this rank was not finite, or missing for that reason."""
+        known = self.ranks.get(rank) or self.ranks.get(None)
+        return known is not None and known.run.length > 0
+
+    def limit_of(self, rank: int | None) -> float | None:
+        """The loss above which this rank's series, or any for None, stands now; None where it does not."""
+        limits = (
+            series.excursion.limits.stop
+            for own, series in self.series.items()
+            if series.excursion is not None and rank in (None, own)
+        )
+        return max(limits, default=None)
+
 
 def judge_numeric(state: NumericState, record: Record, settings: Settings, now_s: float) -> Verdict | None:
     """Take the record, and give the worst of what it completes; only a STOP carries a breach.

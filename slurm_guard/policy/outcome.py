@@ -75,14 +75,23 @@ class OutcomeTable:
         return now_s < again_s or any(one.breach.kind is kind for one in self.waiting)
 
     def opened(self, incident: str, breach: Breach, now_s: float, limit: float | None = None) -> None:
-        """A breach was observed now. `limit` is the loss that the red line allows, where it is about one."""
+        """A breach was observed now. `limit` is the loss that the red line allows, None where it has none
+        or the loss has fallen below it already.
+        """
         self.opened_s[breach.kind] = now_s
         self.waiting.append(_Observed(incident, breach, now_s, limit))
 
-    def record(self, record: Record, settings: Settings, now_s: float, *, progressed: bool) -> None:
-        """Take a record of the training, which may show what has passed."""
+    def progressed(self, now_s: float) -> None:
+        """The training has made progress: silences have passed."""
         if self.waiting:
-            self._sort(now_s, lambda one: _read(one, record, settings.nonfinite_limit, progressed))
+            self._sort(now_s, _move)
+
+    def record(self, record: Record, settings: Settings, now_s: float, *, is_bad: bool) -> None:
+        """Take a record of the training, after the judge: its numbers may be good again. `is_bad` is
+        whether the numeric red line counts the loss of this rank as non-finite, a missing one too.
+        """
+        if self.waiting:
+            self._sort(now_s, lambda one: _read(one, record, settings.nonfinite_limit, is_bad))
 
     def ranks(self, table: RankTable, now_s: float) -> None:
         """Look at the ranks: the sick ones may be well again."""
@@ -126,30 +135,36 @@ class OutcomeTable:
         self.passed += [one.ends(OutcomeKind.RECOVERED, now_s, how) for one, how in signs if how]
 
 
-def _read(one: _Observed, record: Record, limit: int, progressed: bool) -> str:
+def _move(one: _Observed) -> str:
+    """By which sign the breach has passed with this progress; "" where it has not."""
+    kind = one.breach.kind
+    one.good += kind in _PROGRESS
+    return "progress came again" if kind in _PROGRESS and one.good >= _PROGRESS[kind] else ""
+
+
+def _read(one: _Observed, record: Record, limit: int, is_bad: bool) -> str:
     """By which sign the breach has passed with this record; "" where it has not."""
     kind = one.breach.kind
-    if kind in _PROGRESS:
-        one.good += progressed
-        return "progress came again" if one.good >= _PROGRESS[kind] else ""
-    if kind not in _FINITE | _BELOW or not _count(one, record) or one.good < limit:
+    if kind not in _FINITE | _BELOW or not _count(one, record, is_bad) or one.good < limit:
         return ""
     if kind in _FINITE:
         return f"the loss was finite again in {one.good} records"
-    return f"the loss was below {one.limit:.6g} again in {one.good} records"
+    below = f" (at most {one.limit:.6g})" if one.limit is not None else ""
+    return f"the loss was no longer high in {one.good} records{below}"
 
 
-def _count(one: _Observed, record: Record) -> bool:
+def _count(one: _Observed, record: Record, is_bad: bool) -> bool:
     """Count a record of the loss that went bad; whether it is one more good one."""
-    if one.breach.kind is BreachKind.SKIPPING and record.kind is RecordKind.SKIP:
+    kind, loss = one.breach.kind, record.loss
+    if kind is BreachKind.SKIPPING and record.kind is RecordKind.SKIP:
         one.good = 0
-    if record.loss is None or record.kind is not RecordKind.TRAIN:
+    if record.kind is not RecordKind.TRAIN or (loss is None and not is_bad):
         return False
     if one.breach.rank is not None and record.rank not in (None, one.breach.rank):
         return False  # another rank's loss says nothing of this one's
-    good = math.isfinite(record.loss)
-    if one.breach.kind in _BELOW:
-        good = good and one.limit is not None and record.loss <= one.limit
+    good = loss is not None and math.isfinite(loss) and not is_bad
+    if good and kind in _BELOW and one.limit is not None and loss is not None:
+        good = loss <= one.limit
     if good and one.good and record.iteration is not None and record.iteration == one.iteration:
         return False  # many ranks tell of one iteration
     one.good, one.iteration = one.good + 1 if good else 0, record.iteration

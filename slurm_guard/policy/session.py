@@ -121,7 +121,8 @@ class Session:
         if self.standing is Standing.TRAINING and (asked := self._suspect(breach, now_s)):
             return [HoldFront(), *asked]
         if self.standing in {Standing.TRAINING, Standing.CONFIRMING, Standing.WAITING}:
-            return self._over([*self._close_observed("the step has ended"), ReleaseFront()])
+            outcomes = self.attempt.end(now_s, failed=failed, because=self.ending.said)
+            return self._over([*self._close_observed("the step has ended"), *outcomes, ReleaseFront()])
         return self._advance_stop(now_s)
 
     def signalled(self, name: str, now_s: float) -> list[Act]:
@@ -218,7 +219,7 @@ class Session:
     def tick(self, now_s: float, wall_s: float) -> list[Act]:
         """Time passed. Called several times a second."""
         self._pass(now_s)
-        acts: list[Act] = []
+        acts = self.attempt.conclude(now_s)
         # In RECOVERING there is nothing to watch, and before a requeue the watchdogs are sent away.
         if self.standing not in {Standing.WAITING, Standing.RECOVERING, Standing.OVER}:
             acts += self._mend_watch(now_s)
@@ -251,9 +252,8 @@ class Session:
 
     def _suspect(self, breach: Breach | None, now_s: float) -> list[Act]:
         """A red line seems crossed: ask whether the job is only ending, and do not wait long for it."""
-        if breach is None or self.standing is not Standing.TRAINING or breach.kind in self.attempt.observed:
-            return []
-        if self.stop is not None or self.ending.said or now_s < self.ask_again_s:
+        busy = self.standing is not Standing.TRAINING or self.stop is not None or now_s < self.ask_again_s
+        if breach is None or busy or self.ending.said or self.attempt.outcomes.holds(breach.kind, now_s):
             return []
         self.standing = Standing.CONFIRMING
         self.suspect_breach = breach
@@ -278,7 +278,7 @@ class Session:
         where = f" on {breach.node}" if breach.node else ""
         crossed = f"red line {breach.red_line.value}{where}: {breach.evidence}"
         if self.settings.observe:
-            self.attempt.observed |= {breach.kind}
+            self.attempt.observe(incident, breach, now_s)
             return [order, OpenIncident(incident, breach), Say(f"{crossed} (observed only)")]
         self.standing = Standing.STOPPING
         # The order goes first: nothing that may hang stands before the kill.

@@ -24,11 +24,13 @@ def observe(kind: BreachKind, *, rank: int | None = None, limit: float | None = 
     return table
 
 
-def read(table: OutcomeTable, *records: Record, progressed: bool = True) -> list[tuple[int, Outcome]]:
-    """Feed records, one a second from second 101 on; which record ended what."""
+def read(table: OutcomeTable, *records: Record, bad: bool = False) -> list[tuple[int, Outcome]]:
+    """Feed records that are progress, one a second from second 101 on; which record ended what."""
     found = []
     for number, record in enumerate(records, 1):
-        table.record(record, SETTINGS, 100.0 + number, progressed=progressed)
+        table.progressed(100.0 + number)
+        is_bad = bad or (record.loss is not None and not math.isfinite(record.loss))
+        table.record(record, SETTINGS, 100.0 + number, is_bad=is_bad)
         found += [(number, outcome) for outcome in table.take()]
     return found
 
@@ -51,7 +53,8 @@ def seen(table: RankTable, rank: int, state: str, pid: int = 7) -> None:
 def test_a_silence_passes_with_the_first_progress(kind: BreachKind) -> None:
     """A record that is no progress does not end it; the first that is does."""
     table = observe(kind)
-    assert read(table, Record(loss=1.0), progressed=False) == []
+    table.record(Record(loss=1.0), SETTINGS, 100.5, is_bad=False)
+    assert table.take() == []
     ((number, outcome),) = read(table, *losses(1.0, 1.0))
     assert (number, outcome.kind, outcome.after_s) == (1, OutcomeKind.RECOVERED, 1.0)
     assert outcome.how == "progress came again"
@@ -97,12 +100,24 @@ def test_a_high_loss_passes_below_the_limit_only(kind: BreachKind) -> None:
     """Limit 20: finite is not enough, three records at or below it are."""
     table = observe(kind, limit=20.0)
     ((number, outcome),) = read(table, *losses(25.0, 21.0, 30.0, 20.0, 19.0, 3.0))
-    assert (number, outcome.how) == (6, "the loss was below 20 again in 3 records")
+    assert (number, outcome.how) == (6, "the loss was no longer high in 3 records (at most 20)")
 
 
-def test_a_high_loss_without_a_known_limit_never_passes() -> None:
-    """Unknown is no recovery."""
-    assert read(observe(BreachKind.PLATEAU), *losses(1.0, 1.0, 1.0, 1.0)) == []
+def test_a_high_loss_that_had_fallen_already_passes_with_finite_ones() -> None:
+    """Between the verdict and the breach it fell below its limit: nothing above that is left to pass."""
+    ((number, outcome),) = read(observe(BreachKind.PLATEAU), *losses(1.0, 1.0, 1.0, 1.0))
+    assert (number, outcome.how) == (3, "the loss was no longer high in 3 records")
+
+
+def test_a_loss_that_is_left_out_while_it_is_bad_is_no_good_one() -> None:
+    """Megatron prints no loss when it is NaN: the judge knows, and the row begins again."""
+    table = observe(BreachKind.NON_FINITE)
+    assert read(table, *losses(1.0, 1.0)) == []
+    assert read(table, Record(iteration=3), bad=True) == []
+    assert [number for number, _ in read(table, *losses(1.0, 1.0, 1.0))] == [3]
+    table = observe(BreachKind.NON_FINITE)  # what has no loss for another reason breaks no row
+    silent = Record(iteration=2)
+    assert [n for n, _ in read(table, Record(loss=1.0, iteration=1), silent, *losses(1, 1, 1)[1:])] == [4]
 
 
 def test_a_stopped_rank_passes_when_it_runs() -> None:
