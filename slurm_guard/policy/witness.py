@@ -39,19 +39,26 @@ def judge_witness(
     looks = judge_looks(first, second, ranks.living())
     if looks is Looks.CHANGING or _held(still) or _moved(still) or loads.working(ranks.silence):
         return ""
+    if not again and _waits_for_disk(still):
+        return ""
     if looks is Looks.UNCHANGED and first == second:
         return f"the stacks of all {len(first)} ranks seen did not change between two looks"
     if looks is Looks.UNCHANGED and _flat(still, ranks.living()):
         return "the stacks of most ranks did not change between two looks, and no rank used its CPU"
     if loads.pinned(ranks.silence):
         return f"all {len(loads.gpus)} GPUs are pinned at far less than their power in training"
-    return _name_halted(first, second, ranks, still, again=again)
+    return _name_halted(first, second, ranks, still)
 
 
 def _held(still: Mapping[int, Stillness]) -> bool:
     """Whether a debugger holds a rank, or somebody has stopped all of them."""
     newest = [one.states[-1:] for one in still.values()]
     return "t" in newest or (bool(newest) and set(newest) == {"T"})
+
+
+def _waits_for_disk(still: Mapping[int, Stillness]) -> bool:
+    """Whether a rank mostly is in uninterruptible sleep: a file server may only be slow for once."""
+    return any(2 * one.states.count("D") > len(one.states) for one in still.values())
 
 
 def _moved(still: Mapping[int, Stillness]) -> bool:
@@ -76,22 +83,13 @@ def _rests(one: Stillness) -> bool:
 
 
 def _name_halted(
-    first: Mapping[int, str],
-    second: Mapping[int, str],
-    ranks: RankTable,
-    still: Mapping[int, Stillness],
-    *,
-    again: bool,
+    first: Mapping[int, str], second: Mapping[int, str], ranks: RankTable, still: Mapping[int, Stillness]
 ) -> str:
-    """A rank that was dead or stopped all the time, while all others only waited.
-
-    Uninterruptible sleep may be a file server that is slow: it counts from the second pair of looks on.
-    """
-    states = "ZXTD" if again else "ZXT"
+    """A rank that was dead, stopped or in uninterruptible sleep all the time, while all others only waited."""
     halted = [
         rank
         for rank, one in still.items()
-        if len(one.states) >= READINGS and any(set(one.states) <= {state} for state in states)
+        if len(one.states) >= READINGS and any(set(one.states) == {state} for state in "ZXTD")
     ]
     others = [rank for rank in ranks.living() if rank not in halted]
     waiting = all(rank in first and first[rank] == second.get(rank) for rank in others)
