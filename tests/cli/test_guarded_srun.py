@@ -119,6 +119,19 @@ def test_without_srun() -> None:
     )
 
 
+def test_a_misspelt_variable_is_one_line_and_no_obstacle(tmp_path: Path) -> None:
+    """It is said before the step begins; exit code and output are srun's."""
+    (tmp_path / "srun").write_text("#!/bin/sh\necho ran; exit 9\n")
+    (tmp_path / "srun").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    told = {"SLURM_GUARD_STAL_S": "600", "SLURM_GUARD_RUN": "7.ab"}
+    done = call("--pty", "prog", SLURM_JOB_ID="1", PATH=path, **told)
+    assert (done.returncode, done.stdout) == (9, "ran\n")
+    first, second = done.stderr.splitlines()
+    assert first == "guarded-srun: SLURM_GUARD_STAL_S is no setting: did you mean SLURM_GUARD_STALL_S?"
+    assert "unguarded" in second
+
+
 @pytest.mark.parametrize(
     ("words", "environment", "reason"),
     [
