@@ -41,6 +41,12 @@ class ForkedChild:
         self._rest = b""
         self.ended = False
 
+    @property
+    def gone(self) -> bool:
+        """Whether its process is dead, and not only forgotten."""
+        reap()
+        return self._pid not in _living
+
     def fileno(self) -> int:
         """The descriptor to select on for reading."""
         return self._fd

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from slurm_guard.adapters.child import ForkedChild, Say
 from slurm_guard.model.order import Look, Looked, Report, Stack
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.process import ProcessReading
 from slurm_guard.ports import Stacks
 
@@ -42,6 +43,7 @@ class LookAnswer:
                         pid=rank.pid,
                         signature=message["signature"],
                         top=message["top"],
+                        phase=Phase(message["phase"]) if message["phase"] else None,
                     )
                 )
             else:
@@ -62,7 +64,7 @@ def _take(say: Say, pids: Sequence[int], stacks: Stacks, timeout_s: float) -> No
     def take(pid: int) -> None:
         dump = stacks.dump(pid, max(0.1, until_s - time.monotonic()))
         with lock:
-            say({"pid": pid, "signature": dump.signature, "top": dump.top, "refused": dump.refused})
+            say({"pid": pid, **{key: getattr(dump, key) for key in ("signature", "top", "phase", "refused")}})
 
     threads = [threading.Thread(target=take, args=(pid,), daemon=True) for pid in pids]
     for thread in threads:

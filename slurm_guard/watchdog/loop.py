@@ -8,7 +8,7 @@ import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from slurm_guard.adapters.child import ForkedChild
 from slurm_guard.model.order import (
@@ -25,10 +25,12 @@ from slurm_guard.model.order import (
     Term,
     Trouble,
 )
-from slurm_guard.ports import Clock, Processes
+from slurm_guard.ports import Clock, Heartbeats, Processes
 from slurm_guard.scene.capture import Outside
+from slurm_guard.watchdog.beat import BeatWatch
 from slurm_guard.watchdog.channel import Channel
 from slurm_guard.watchdog.exclusion import insist
+from slurm_guard.watchdog.load import LoadWatch
 from slurm_guard.watchdog.look import LookAnswer
 from slurm_guard.watchdog.observe import Observer
 from slurm_guard.watchdog.response import Response
@@ -56,6 +58,8 @@ class Watchdog:
         processes: Processes,
         outside: Outside,
         place: tuple[str, str, str],
+        *,
+        heartbeats: Heartbeats,
     ) -> None:
         self._channel = channel
         self._clock = clock
@@ -64,6 +68,8 @@ class Watchdog:
         self._place = place
         _, run, self._node = place
         self._observer = Observer(processes, run, self._node)
+        self._beats = BeatWatch(heartbeats, self._node)
+        self._load = LoadWatch(outside.gpus, self._node)
         self._stops: deque[Stop] = deque()
         self._obeyed: set[str] = set()
         self._termed: set[str] = set()
@@ -89,6 +95,7 @@ class Watchdog:
             self._guarded(self._respond)
             self._guarded(self._answer)
             self._guarded(self._tick)
+        self._guarded(self._load.close)
         self._say_last_words()
 
     def _excluding(self) -> bool:
@@ -187,10 +194,12 @@ class Watchdog:
         self._next_s = now_s + _TICK_S
         self._ticks += 1
         self._send(self._observer.tick(now_s))
+        self._send(self._beats.tick(self._observer.trees, now_s))
+        self._send(self._load.tick(now_s))
         if self._ticks % _PULSE_TICKS == 1:
             self._send([Pulse(self._node, len(self._observer.ranks))])
 
-    def _send(self, reports: list[Report]) -> None:
+    def _send(self, reports: Sequence[Report]) -> None:
         for report in reports:
             self._channel.send(report)
 
@@ -207,6 +216,7 @@ def run_watchdog(run: str, processes: Processes | None = None) -> None:
     Orders come on stdin, reports go to stdout; returns when it is told to leave.
     """
     from slurm_guard.adapters.clock import SystemClock
+    from slurm_guard.adapters.heartbeat import ProcHeartbeats
     from slurm_guard.adapters.kernel_log import KmsgLog
     from slurm_guard.adapters.nvml import NvmlGpus
     from slurm_guard.adapters.processes import ProcProcesses
@@ -220,7 +230,8 @@ def run_watchdog(run: str, processes: Processes | None = None) -> None:
     node = env.get("SLURMD_NODENAME") or socket.gethostname()
     processes = processes or ProcProcesses(job_id, f"{job_id}.{env.get('SLURM_STEP_ID', '')}")
     outside = Outside(PySpyStacks(), NvmlGpus(), KmsgLog(), gentle=PySpyStacks(pause=False))
-    watchdog = Watchdog(Channel(0, 1), SystemClock(), processes, outside, (job_id, run, node))
+    place = (job_id, run, node)
+    watchdog = Watchdog(Channel(0, 1), SystemClock(), processes, outside, place, heartbeats=ProcHeartbeats())
     for name in _REPORTED:
         signal.signal(
             getattr(signal, f"SIG{name}"), lambda number, _: watchdog.note_signal(signal.Signals(number).name)

@@ -16,11 +16,13 @@ _DEAD = "ZX"
 
 @dataclass(slots=True)
 class _Rank:
-    """A rank under observation. `others_s` are the CPU seconds of its living children."""
+    """A rank under observation. `others_s` are the CPU seconds of its living children, `pythons` the pids
+    of those that run Python."""
 
     root: ProcessReading
     children: int
     others_s: float
+    pythons: tuple[int, ...] = ()
     reported_s: float = float("-inf")
     reported_state: str = ""
 
@@ -44,6 +46,12 @@ class Observer:
     def ranks(self) -> tuple[ProcessReading, ...]:
         """The living ranks of the last tick."""
         return tuple(rank.root for rank in self._ranks.values() if rank.root.state not in _DEAD)
+
+    @property
+    def trees(self) -> dict[int, tuple[int, tuple[int, ...]]]:
+        """Pid of each living rank of the last tick to its number and the pids of its Python children."""
+        living = [rank for rank in self._ranks.values() if rank.root.state not in _DEAD]
+        return {rank.root.pid: (rank.root.rank or 0, rank.pythons) for rank in living}
 
     def tick(self, now_s: float) -> list[Report]:
         """What there is to report now; to be called about once a second."""
@@ -96,6 +104,7 @@ class Observer:
             self._changed_s = now_s
         rank.root, rank.children = own, len(others)
         rank.others_s = sum(p.cpu_s for p in others)
+        rank.pythons = tuple(p.pid for p in others if p.python)
 
     def _gone(self, key: tuple[int, int], now_s: float) -> RankGone:
         self._changed_s = now_s
@@ -108,10 +117,11 @@ class Observer:
             state = rank.root.state if rank.root.state in "TZX" else "R"
             if rank.living and (state != rank.reported_state or now_s - rank.reported_s >= REPORT_S):
                 rank.reported_s, rank.reported_state = now_s, state
-                due.append(self._seen(rank))
-        return list(due)
+                due.append(rank)
+        io_bytes = self._processes.read_io([rank.root.pid for rank in due])
+        return [self._seen(rank, io_bytes.get(rank.root.pid)) for rank in due]
 
-    def _seen(self, rank: _Rank) -> RankSeen:
+    def _seen(self, rank: _Rank, io_bytes: int | None) -> RankSeen:
         root = rank.root
         return RankSeen(
             node=self._node,
@@ -122,6 +132,7 @@ class Observer:
             cpu_s=round(root.cpu_s + rank.others_s, 2),
             children=rank.children,
             step_id=root.step_id,
+            io_bytes=io_bytes,
         )
 
 

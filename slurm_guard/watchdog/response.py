@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from slurm_guard.adapters.child import ForkedChild, Say
 from slurm_guard.model.order import (
@@ -22,6 +23,7 @@ from slurm_guard.model.order import (
     Stop,
     TermSent,
 )
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.process import ProcessReading
 from slurm_guard.ports import Processes
 from slurm_guard.scene.capture import Outside, capture, carry, make_directory
@@ -45,7 +47,7 @@ class Response:
         self._directory = ""
         self._missing: list[str] = []
         self._abort: frozenset[int] = frozenset()
-        self._stacks: Sequence[tuple[int, int, str, str]] = ()
+        self._stacks: Sequence[tuple[Any, ...]] = ()
         self._capture: ForkedChild | None = None
         self._carry: ForkedChild | None = None
         self._carried = False
@@ -133,7 +135,10 @@ class Response:
             if not self._listen(self._capture, now_s, self._scene_until_s, "the capture hangs"):
                 return []
             self._capture = None
-            reports += [Stack(SCENE_LOOK, self._node, *standing) for standing in self._stacks]
+            reports += [
+                Stack(SCENE_LOOK, self._node, rank, pid, signature, top, Phase(phase) if phase else None)
+                for rank, pid, signature, top, phase in self._stacks
+            ]
             self._start_carry()
         if self._carry is not None:
             if not self._listen(self._carry, now_s, self._carry_until_s, "the fault folder hangs"):

@@ -15,6 +15,7 @@ from slurm_guard.adapters.processes import ProcProcesses
 from slurm_guard.adapters.stacks import PySpyStacks
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
+from slurm_guard.model.reading import LoadReading
 from slurm_guard.scene import capture as capture_module
 from slurm_guard.scene.capture import Outside, capture, carry, make_directory
 
@@ -29,6 +30,9 @@ class _Machine:
     def describe(self) -> dict[str, object]:
         self._act()
         return {"gpus": [{"index": 0}]}
+
+    def read_load(self, node: str) -> tuple[LoadReading, ...]:
+        raise AssertionError("a scene asks for no load")
 
     def tail(self, lines: int) -> tuple[KernelLine, ...]:
         self._act()

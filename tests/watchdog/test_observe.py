@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from slurm_guard.model.order import RankGone, RankSeen
@@ -29,6 +30,9 @@ class _Table:
     def read(self, pid: int) -> ProcessReading | None:
         return self.processes.get(pid)
 
+    def read_io(self, pids: Collection[int]) -> dict[int, int]:
+        return {pid: 100 * pid for pid in pids if pid in self.processes}
+
     def send_signal(self, process: ProcessReading, signal: int) -> bool:
         raise AssertionError("an observer kills nobody")
 
@@ -39,7 +43,7 @@ def _settled() -> tuple[_Table, Observer]:
     table.put(10, 3, 10)
     table.put(11, 3, 10, cpu_s=2.0)
     observer = Observer(table, "run", "n1")
-    assert observer.tick(0.0) == [RankSeen("n1", 3, 3, 10, "S", 3.0, 1, "7.0")]
+    assert observer.tick(0.0) == [RankSeen("n1", 3, 3, 10, "S", 3.0, 1, "7.0", 1000)]
     for now_s in range(1, 40):
         observer.tick(float(now_s))
     return table, observer
