@@ -124,7 +124,7 @@ def _turn(file: EventFile) -> None:
     except Exception as error:
         gone = isinstance(error, FileNotFoundError)
         what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        why = "it has vanished" if gone else f"it cannot be read: {what}"
+        why = "it has vanished" if gone else what
         if why != file.error:
             file.error = why
             _say({"path": file.path, "error": why})

@@ -181,7 +181,7 @@ class FollowedFile:
                 yield Still(self.path)
             if gone:
                 self._leave()
-            yield Lost(self.path, "it has vanished" if gone else f"it cannot be read: {error.strerror}")
+            yield Lost(self.path, "it has vanished" if gone else str(error.strerror))
         elif not (gone or self._told):
             self._told = True
             yield Trouble(f"{self.path} cannot be read: {error.strerror}")

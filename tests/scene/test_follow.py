@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from slurm_guard.adapters.tensorboard import EventNews, NoReader, Readable, Scalars, Unreadable
 from slurm_guard.scene import follow as module
 from slurm_guard.scene.follow import UNMATCHED_S, FileSet, Follower
-from slurm_guard.scene.heard import Heard, Lost, Piece, Trouble
+from slurm_guard.scene.heard import Back, Heard, Lost, Piece, Trouble
 
 
 def pieces(files: FileSet, now_s: float, *, last: bool = False) -> dict[str, bytes]:
@@ -144,6 +146,55 @@ def test_more_files_than_can_be_followed_are_told_of_once(
     ]
     assert sum(isinstance(one, Piece) for one in heard) == 3
     assert troubles(files, 10) == []
+    files.close()
+
+
+class FakeEvents:
+    """Stands for the reader of event files."""
+
+    made: ClassVar[list[FakeEvents]] = []
+
+    def __init__(self) -> None:
+        self.added: list[tuple[str, bool]] = []
+        self.news: list[EventNews] = []
+        self.made.append(self)
+
+    def add(self, path: str, *, old: bool) -> None:
+        """Keep what is asked for, as often as it is."""
+        if path not in [name for name, _ in self.added]:
+            self.added.append((path, old))
+
+    def read(self, now_s: float) -> list[EventNews]:
+        """What the test has put here."""
+        news, self.news = self.news, []
+        return news
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def test_event_files_go_to_their_own_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, or in a directory at any depth; what it says comes as lines of JSON like any log's."""
+    monkeypatch.setattr(module, "EventFiles", FakeEvents)
+    old = tmp_path / "runs" / "a" / "events.out.tfevents.1"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    files = FileSet(str(tmp_path / "*"))
+    list(files.look(0))
+    new, plain = tmp_path / "events.out.tfevents.2", tmp_path / "runs" / "notes.txt"
+    new.touch()
+    plain.touch()
+    list(files.look(5))
+    (events,) = FakeEvents.made
+    assert events.added == [(str(old), True), (str(new), False)]
+    line = b'{"step": 1}\n'
+    events.news = [Scalars("e", line), Unreadable("e", "why"), Readable("e"), NoReader("text")]
+    assert list(files.look(10)) == [
+        Piece("e", line, metric=True),
+        Lost("e", "why"),
+        Back("e"),
+        Trouble("text"),
+    ]
     files.close()
 
 
