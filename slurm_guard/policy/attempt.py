@@ -91,7 +91,8 @@ class Attempt:
         """The verdict, unless another source has just said the same: two files may hold one training."""
         state = self.numeric.setdefault(source, NumericState())
         verdict = judge_numeric(state, record, settings, now_s)
-        self.outcomes.record(record, settings, now_s, is_bad=state.is_bad(record.rank))
+        if self.outcomes.waiting:
+            self.outcomes.record(record, settings, now_s, is_bad=state.is_bad(record.rank))
         if verdict is None or verdict.action is Action.STOP:
             return verdict
         first, at_s = self.verdicts.get(verdict.kind, (source, now_s))

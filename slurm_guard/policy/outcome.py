@@ -90,8 +90,7 @@ class OutcomeTable:
         """Take a record of the training, after the judge: its numbers may be good again. `is_bad` is
         whether the numeric red line counts the loss of this rank as non-finite, a missing one too.
         """
-        if self.waiting:
-            self._sort(now_s, lambda one: _read(one, record, settings.nonfinite_limit, is_bad))
+        self._sort(now_s, lambda one: _read(one, record, settings.nonfinite_limit, is_bad))
 
     def ranks(self, table: RankTable, now_s: float) -> None:
         """Look at the ranks: the sick ones may be well again."""

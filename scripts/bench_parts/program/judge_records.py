@@ -1,4 +1,4 @@
-"""How long it takes to judge a record; one JSON object on stdout: microseconds, p50 and p99, by function."""
+"""How long it takes to judge a record; JSON on stdout: microseconds of CPU, p50 and p99, by function."""
 
 import json
 import math
@@ -27,9 +27,9 @@ def measure(call: Callable[[Record, float], object]) -> dict[str, float]:
     source, took_ns = random.Random(1), []
     for number in range(1, WARM_UP + CALLS):
         record, now_s = compose(number, source), float(number)
-        began_ns = time.perf_counter_ns()
+        began_ns = time.thread_time_ns()
         call(record, now_s)
-        took_ns.append(time.perf_counter_ns() - began_ns)
+        took_ns.append(time.thread_time_ns() - began_ns)
     took_ns = sorted(took_ns[WARM_UP:])
     return {"p50": took_ns[len(took_ns) // 2] / 1000, "p99": took_ns[len(took_ns) * 99 // 100] / 1000}
 
