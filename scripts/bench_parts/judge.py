@@ -40,7 +40,8 @@ def _percentiles(what: str, told: Sequence[dict[str, float]]) -> list[Figure]:
     runs = len(told)
     high_us = statistics.median(one["p99"] for one in told)
     return [
-        Figure(f"{what}, CPU, p50", read_interval([one["p50"] for one in told]).show(".1f") + " us", runs=runs),
+        Figure(f"{what}, CPU, p50", read_interval([one["p50"] for one in told]).show(".1f") + " us",
+               runs=runs),
         Figure("the same, p99", read_interval([one["p99"] for one in told]).show(".1f") + " us",
                f"<= {_GOAL_US:g} us", high_us <= _GOAL_US, runs),
     ]  # fmt: skip
