@@ -7,9 +7,9 @@ from typing import Any
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.order import Load, Look, Looked, RankSeen, Stack
+from slurm_guard.model.order import Load, Look, Looked, RankGone, RankSeen, Stack
 from slurm_guard.model.phase import Phase
-from slurm_guard.model.reading import BeatReading, Record
+from slurm_guard.model.reading import BeatReading, Record, TaskExit
 from slurm_guard.policy import act
 from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.logline import LineReader
@@ -51,6 +51,7 @@ class WatchedRun:
         self.said: list[str] = []
         self.looks: list[float] = []
         self.breach: Breach | None = None
+        self.gone: set[int] = set()
         self._cpu_s = [0.0] * ranks
         self._io = 0.0
         self._iteration = 0
@@ -98,6 +99,19 @@ class WatchedRun:
                     self._answer(one.order.look)
         return self.breach
 
+    def end(self, rank: int, failed: TaskExit | None = None) -> None:
+        """The rank is gone; `failed` is what srun says of it."""
+        if failed is not None:
+            self.attempt.ranks.exited(failed, self.now_s)
+        self.attempt.heard(RankGone(self.nodes[rank], rank, 50 + rank), self.now_s)
+        self.gone.add(rank)
+
+    def skip(self, gap_s: float) -> None:
+        """Time in which nothing ran, as the session leaves it out."""
+        self.now_s += gap_s
+        self._read_s += gap_s
+        self.attempt.shifted(gap_s)
+
     def blame(self) -> Breach:
         """The breach with its culprit."""
         assert self.breach is not None, (self.silent_s, self.said)
@@ -109,7 +123,7 @@ class WatchedRun:
         seconds, self._read_s = self.now_s - self._read_s, self.now_s
         self._io += seconds * (self.bytes_s or 0.0)
         io = None if self.bytes_s is None else int(self._io)
-        for rank, node in enumerate(self.nodes):
+        for rank, node in self._living():
             self._cpu_s[rank] += seconds * self.cores(rank)
             state = self.states.get(rank, "S")
             seen = RankSeen(node, rank, 0, 50 + rank, state, self._cpu_s[rank], 0, "7.0", io)
@@ -117,10 +131,14 @@ class WatchedRun:
         for gpu, (utilisation, power_w) in enumerate(self.loads):
             self.attempt.heard(Load("n0", gpu, utilisation, power_w), self.now_s)
 
+    def _living(self) -> list[tuple[int, str]]:
+        return [(rank, node) for rank, node in enumerate(self.nodes) if rank not in self.gone]
+
     def _answer(self, look: int) -> None:
         self.looks.append(round(self.silent_s, 2))
-        for rank, node in enumerate(self.nodes):
+        for rank, node in self._living():
             signature = self.stacks(rank, look)
             report = Stack(look, node, rank, 50 + rank, signature, signature, self.phases.get(rank))
             self.attempt.heard(report, self.now_s)
+        for node in self.nodes:
             self.attempt.heard(Looked(look, node), self.now_s)

@@ -85,7 +85,7 @@ def _rests(one: Stillness) -> bool:
 def _name_halted(
     first: Mapping[int, str], second: Mapping[int, str], ranks: RankTable, still: Mapping[int, Stillness]
 ) -> str:
-    """A rank that was dead, stopped or in uninterruptible sleep all the time, while all others only waited."""
+    """A rank that was dead, stopped or in uninterruptible sleep all the time, while all others waited."""
     halted = [
         rank
         for rank, one in still.items()
