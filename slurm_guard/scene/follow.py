@@ -167,10 +167,13 @@ class Follower:
         while not last:
             last = self._stop.wait(rest_s)
             began_s = self._seen_s = time.monotonic()
+            waited_s = 0.0
             for heard in self._files.look(began_s, last=last):
+                asked_s = time.monotonic()
                 self._hear(heard)
                 self._seen_s = time.monotonic()
-            spent_s = time.monotonic() - began_s
+                waited_s += self._seen_s - asked_s
+            spent_s = time.monotonic() - began_s - waited_s
             rest_s = min(max(_POLL_S, _REST_PER_S * spent_s), _LONGEST_REST_S)
         self._files.close()
 

@@ -172,8 +172,8 @@ class FollowedFile:
         """The file cannot be read now: told of only when that lasts."""
         if self._missing_s is None:
             self._missing_s = now_s
-        if now_s - self._missing_s < MISSING_S or self.lost:
-            return
+        if now_s - max(self._missing_s, self._grown_s) < MISSING_S or self.lost:
+            return  # also while a file without a name grows: its writer has it open, as we have
         gone = isinstance(error, FileNotFoundError)
         if self._seen:
             self.lost = True

@@ -225,6 +225,19 @@ def test_vanished_file_is_lost_and_comes_back(path: Path) -> None:
     assert look(file, 100.0) == [Back(str(path)), Piece(str(path), b"two\n")]
 
 
+def test_deleted_file_that_its_writer_has_open_is_read_on(path: Path) -> None:
+    """Nothing is lost as long as it grows."""
+    file = FollowedFile(str(path))
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"one\n")
+        read(file, 0.0)
+        path.unlink()
+        for now_s in range(5, 50, 5):
+            writer.write(b"more\n")
+            assert read(file, now_s) == b"more\n"
+    assert look(file, 45.0 + MISSING_S) == [Lost(str(path), "it has vanished")]
+
+
 @pytest.mark.parametrize(
     ("number", "why"), [(13, "Permission denied"), (116, "Stale file handle"), (5, "Input/output")]
 )
