@@ -28,23 +28,29 @@ _IterationKey = Annotated[
     str, typer.Option("--iteration-key", help="Keys of the iteration, separated by commas.")
 ]
 _Pattern = Annotated[str, typer.Option("--pattern", help="A regular expression with a group named loss.")]
+_PhasePattern = Annotated[
+    str, typer.Option("--phase-pattern", help="A regular expression with groups named after phases.")
+]
 
 
 @app.command()
 def records(
     file: _File,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each line.")] = False,
     loss_key: _LossKey = "",
     iteration_key: _IterationKey = "",
     pattern: _Pattern = "",
+    phase_pattern: _PhasePattern = "",
 ) -> None:
-    """Print what each line says: loss, iteration, epoch and kind.
+    """Print what each line says: loss, iteration, epoch and kind, and the phase that it begins.
 
     With --json every line of the log gives a line; without, only those that say something.
     """
-    reader, encode = LineReader(parse_patterns(loss_key, iteration_key, pattern)), json.JSONEncoder().encode
+    reader = LineReader(parse_patterns(loss_key, iteration_key, pattern, phase_pattern))
+    encode = json.JSONEncoder().encode
     if not as_json:
-        print(f"{'line':>9}  {'loss':>12}  {'iteration':>10}  {'epoch':>8}  kind")
+        print(f"{'line':>9}  {'loss':>12}  {'iteration':>10}  {'epoch':>8}  kind (phase)")
     with open_log(file) as log:
         for number, record in _read_lines(log, reader):
             if as_json:
@@ -55,10 +61,15 @@ def records(
 
 @app.command()
 def explain(
-    file: _File, loss_key: _LossKey = "", iteration_key: _IterationKey = "", pattern: _Pattern = ""
+    file: _File,
+    *,
+    loss_key: _LossKey = "",
+    iteration_key: _IterationKey = "",
+    pattern: _Pattern = "",
+    phase_pattern: _PhasePattern = "",
 ) -> None:
     """Tell what was understood, by which keys, and what was ignored and why."""
-    patterns = parse_patterns(loss_key, iteration_key, pattern)
+    patterns = parse_patterns(loss_key, iteration_key, pattern, phase_pattern)
     reader, explanation, lines = LineReader(patterns), Explanation(line=1), 0
     reader.see = lambda line, reading: explanation.see(line, reading, patterns)
     with open_log(file) as log:
@@ -104,6 +115,7 @@ def _merge(record: Record | None, newer: list[Record]) -> Record | None:
             loss=record.loss if new.loss is None else new.loss,
             iteration=record.iteration if new.iteration is None else new.iteration,
             epoch=record.epoch if new.epoch is None else new.epoch,
+            phase=record.phase if new.phase is None else new.phase,
         )  # fmt: skip
     return record
 
@@ -131,4 +143,5 @@ def _number(value: float | None) -> float | int | str | None:
 def _row(number: int, record: Record) -> str:
     loss, epoch = ("-" if value is None else f"{value:.6g}" for value in (record.loss, record.epoch))
     iteration = "-" if record.iteration is None else str(record.iteration)
-    return f"{number:>9}  {loss:>12}  {iteration:>10}  {epoch:>8}  {record.kind.value}"
+    phase = f" ({record.phase.value})" if record.phase else ""
+    return f"{number:>9}  {loss:>12}  {iteration:>10}  {epoch:>8}  {record.kind.value}{phase}"

@@ -179,8 +179,11 @@ def split_log(log: str, cwd: str) -> dict[str, str]:
 
 
 def _pattern_of(settings: Settings, say: Callable[[str], None]) -> LogPattern:
-    try:
-        return parse_patterns(settings.loss_key, settings.iteration_key, settings.pattern)
-    except UsageError as error:
-        say(f"{error}; the log is read without it")
-        return parse_patterns(settings.loss_key, settings.iteration_key, "")
+    usable = {"pattern": settings.pattern, "phase_pattern": settings.phase_pattern}
+    for name, given in usable.items():
+        try:
+            parse_patterns("", "", **{name: given})
+        except UsageError as error:
+            say(f"{error}; the log is read without it")
+            usable[name] = ""
+    return parse_patterns(settings.loss_key, settings.iteration_key, **usable)

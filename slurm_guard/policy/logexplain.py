@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import RecordKind
 from slurm_guard.policy.logpattern import LogPattern, Role
 from slurm_guard.policy.logread import Form, Reading
@@ -15,6 +16,7 @@ _REASONS = {
     Role.EVAL: "an evaluation's, not the training's",
     Role.SUMMARY: "a summary of the whole run",
 }
+_PHASES = {Phase.TRAINING: "training (a phase has ended)"}
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Explanation:
     forms: dict[str, Tally] = field(default_factory=dict)
     losses: dict[str, Tally] = field(default_factory=dict)
     iterations: dict[str, Tally] = field(default_factory=dict)
+    phases: dict[str, Tally] = field(default_factory=dict)
     ignored: dict[str, Tally] = field(default_factory=dict)
     not_finite: Tally = field(default_factory=Tally)
 
@@ -48,7 +51,7 @@ class Explanation:
         """Add one line as the reader understood it."""
         example = line[:_EXAMPLE].decode("utf-8", "replace").strip()
         record, found = reading.record, reading.found
-        if record is None or record.kind is RecordKind.NOISE:
+        if record is None or (record.kind is RecordKind.NOISE and record.phase is None):
             self._ignore(
                 "no loss and no iteration in it" if not found.ignored else "", found.ignored, example, pattern
             )
@@ -58,6 +61,8 @@ class Explanation:
             return
         self._add(self.kinds, record.kind.value, example)
         self._add(self.forms, reading.form.value, example)
+        if record.phase is not None:
+            self._add(self.phases, _PHASES.get(record.phase, record.phase.value), example)
         if record.loss is not None:
             self._add(self.losses, found.loss_key, example)
             if not math.isfinite(record.loss):
@@ -78,6 +83,7 @@ class Explanation:
             said.append(
                 f"loss not finite: {self.not_finite.count} times, first at line {self.not_finite.line}"
             )
+        said += _section("phases", self.phases, with_example=True)
         said += _section("ignored", self.ignored, with_example=True)
         if not self.losses:
             said.append(

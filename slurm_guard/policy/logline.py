@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slurm_guard.model.reading import Record
-from slurm_guard.policy.logpattern import LINE_WORDS, LogPattern
+from slurm_guard.policy.logpattern import LogPattern
 from slurm_guard.policy.logread import LineParser, Reading
 from slurm_guard.policy.logsieve import SHAPE, Sieve
 
@@ -36,8 +36,8 @@ class LineReader:
         self._held = b""
         self._long = False
         self._newest = newest
-        self._sieve = Sieve(LINE_WORDS + self.parser.pattern.named())
-        self._every = self.parser.pattern.pattern is not None
+        self._sieve = Sieve(self.parser.pattern.words())
+        self._every = bool(self.parser.pattern.pattern or self.parser.pattern.phase_pattern)
 
     def feed(self, chunk: bytes) -> list[Record]:
         """The records of all lines that end in this chunk."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from slurm_guard.errors import UsageError
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import RecordKind
+from slurm_guard.policy.logphrase import PHASE_WORDS
 
 
 class Role(IntEnum):
@@ -123,7 +125,7 @@ LINE_WORDS = (
     " val ",
     "rain ",
 )
-"""A line that holds none of these, and is no row of a table, is not looked at."""
+"""A line that holds none of these, and is no row of a table, is no record."""
 
 NUMBER = r"[+-]?(?:nan(?:\.0?)?|inf(?:inity)?(?:\.0?)?|(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:e[+-]?\d{1,3})?)"
 """A number of lower-case text. Every repetition is bounded: no line may cost more than its length."""
@@ -177,14 +179,20 @@ class LogPattern:
     """The tables of one log: those above, and what a site or a job named.
 
     `loss_keys` and `iteration_keys` come before all built-in keys; `pattern` must have a group `loss`
-    and may have `iteration`, `epoch` and `grad_norm`. `seen` are those of them that the log has shown.
+    and may have `iteration`, `epoch` and `grad_norm`; `phase_pattern` has groups named after phases. `seen`
+    are the settings of the first three that the log has shown.
     """
 
     loss_keys: tuple[str, ...] = ()
     iteration_keys: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
+    phase_pattern: re.Pattern[str] | None = None
     seen: set[str] = field(default_factory=set)
     _known: dict[str, Meaning] = field(default_factory=dict)
+    _record_words: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._record_words = (*LINE_WORDS, *self.loss_keys, *self.iteration_keys)
 
     def meaning(self, key: str) -> Meaning:
         """What this key (lower case, as it stands in the line) is to the reader."""
@@ -195,9 +203,13 @@ class LogPattern:
             known = self._known[key] = self._judge(key)
         return known
 
-    def named(self) -> tuple[str, ...]:
-        """The words of interest that come from named keys."""
-        return self.loss_keys + self.iteration_keys
+    def words(self) -> tuple[str, ...]:
+        """A line that holds none of these says nothing, neither a record nor a phase."""
+        return (*LINE_WORDS, *PHASE_WORDS, *self.loss_keys, *self.iteration_keys)
+
+    def is_of_interest(self, text: str) -> bool:
+        """Whether lower-case text may be a record."""
+        return any(word in text for word in self._record_words)
 
     def unseen(self) -> str:
         """The settings whose key or pattern the log has not shown yet; empty when all were seen."""
@@ -247,23 +259,30 @@ def _judge_loss(words: list[str]) -> Meaning:
 _SPLIT = re.compile(r"[^a-z0-9]+")
 
 
-def parse_patterns(loss_key: str, iteration_key: str, pattern: str) -> LogPattern:
-    """The tables of one log, from settings: keys separated by commas, and a regular expression.
+def parse_patterns(
+    loss_key: str, iteration_key: str, pattern: str = "", phase_pattern: str = ""
+) -> LogPattern:
+    """The tables of one log, from settings: keys separated by commas, and regular expressions.
 
     Raises:
-        UsageError: the expression does not compile or has no group `loss`.
+        UsageError: an expression does not compile, or has none of the groups that it needs.
     """
-    compiled = None
-    if pattern:
-        try:
-            compiled = re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise UsageError(f"pattern = {pattern!r} is no regular expression: {error}") from None
-        if "loss" not in compiled.groupindex:
-            raise UsageError(
-                f"pattern = {pattern!r} has no group named loss: write (?P<loss>…) around the value"
-            )
-    return LogPattern(_keys(loss_key), _keys(iteration_key), compiled)
+    own, phases = _compile("pattern", pattern), _compile("phase_pattern", phase_pattern)
+    if own is not None and "loss" not in own.groupindex:
+        raise UsageError(f"pattern = {pattern!r} has no group named loss: write (?P<loss>…) around the value")
+    if phases is not None and not phases.groupindex.keys() & {phase.value for phase in Phase}:
+        raise UsageError(
+            f"phase_pattern = {phase_pattern!r} has no group named compilation, evaluation, checkpoint, "
+            "final or training: write (?P<checkpoint>…) around the words that begin that phase"
+        )
+    return LogPattern(_keys(loss_key), _keys(iteration_key), own, phases)
+
+
+def _compile(name: str, pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern) if pattern else None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"{name} = {pattern!r} is no regular expression: {error}") from None
 
 
 def _keys(text: str) -> tuple[str, ...]:

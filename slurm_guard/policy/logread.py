@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy.logclean import parse_rank, parse_text
 from slurm_guard.policy.logdict import parse_objects, read_object
+from slurm_guard.policy.logend import LastIteration, is_last
 from slurm_guard.policy.logkind import is_eval_text, read_bar, read_line
 from slurm_guard.policy.logpattern import NAMED_RANK, NO_TRAINING, LogPattern, Role
+from slurm_guard.policy.logphase import recognise_phase
 from slurm_guard.policy.logshape import ShapeMemory
 from slurm_guard.policy.logtable import Table, parse_header, read_form_row, read_row
 from slurm_guard.policy.logtext import Found, parse_any_number, read_counts, read_epoch
@@ -57,23 +60,29 @@ class LineParser:
         self.table: Table | None = None
         self._rowless = 0
         self._named: set[str] = set()
+        self._last = LastIteration()
+        self._is_plain = self.pattern.pattern is None and self.pattern.phase_pattern is None
         self._memory = ShapeMemory()
 
     def read_record(self, line: bytes) -> Record | None:
         """The record of this line; the same as that of `read`, at less cost for a line that comes often."""
-        key = b"" if self.table is not None or self.pattern.pattern is not None else self._memory.key(line)
-        if not key:
-            return self.read(line).record
+        key = self._memory.key(line) if self.table is None and self._is_plain else b""
         is_known, record = self._memory.known(key, line)
-        if is_known:
-            return record
-        reading = self.read(line)
-        if reading.form is not Form.HEADER:
-            self._memory.learn(key, line, reading.record, reading.found)
-        return reading.record
+        if not is_known:
+            reading = self._read(line)
+            record = reading.record
+            if key and reading.form is not Form.HEADER:
+                self._memory.learn(key, line, record, reading.found)
+        return record and self._last.judge(record, line)
 
     def read(self, line: bytes) -> Reading:
         """What this line says."""
+        reading = self._read(line)
+        if reading.record is None:
+            return reading
+        return replace(reading, record=self._last.judge(reading.record, line))
+
+    def _read(self, line: bytes) -> Reading:
         text = parse_text(line)
         found = Found()
         is_own = self.pattern.pattern is not None and self._read_own(self.pattern.pattern, text, found)
@@ -89,7 +98,14 @@ class LineParser:
             kind, form = self._read_plain(low, found)
         if is_own:
             kind, form = RecordKind.TRAIN, Form.PATTERN
-        return Reading(self._finish(found, kind, rank), form, found)
+        phase = self._own_phase(text) or _phase_of(objects, low, found, kind)
+        return Reading(self._finish(found, kind, rank, phase), form, found)
+
+    def _own_phase(self, text: str) -> Phase | None:
+        pattern = self.pattern.phase_pattern
+        match = pattern.search(text, 0, _PATTERN_LIMIT) if pattern else None
+        said = match.groupdict() if match else {}
+        return next((phase for phase in Phase if said.get(phase.value) is not None), None)
 
     def _read_own(self, pattern: re.Pattern[str], text: str, found: Found) -> bool:
         match = pattern.search(text, 0, _PATTERN_LIMIT)
@@ -133,6 +149,8 @@ class LineParser:
         if low[:1] in _ROW_START and read_form_row(low, found, self.pattern):
             read_bar(low, found)
             return _kind_of_row(found), Form.ROW
+        if not self.pattern.is_of_interest(low):
+            return RecordKind.NOISE, Form.TEXT
         kind = read_line(low, found, self.pattern)
         if found.loss is None and found.iteration is None and found.epoch is None:
             table = parse_header(low, self.pattern)
@@ -141,7 +159,7 @@ class LineParser:
                 return RecordKind.NOISE, Form.HEADER
         return kind, Form.TEXT
 
-    def _finish(self, found: Found, kind: RecordKind, rank: int | None) -> Record | None:
+    def _finish(self, found: Found, kind: RecordKind, rank: int | None, phase: Phase | None) -> Record | None:
         loss, iteration = found.loss, found.iteration
         if kind is RecordKind.TRAIN and loss is None and found.part is not None:
             loss, found.loss_key = found.part, found.part_key
@@ -161,8 +179,8 @@ class LineParser:
         if kind is RecordKind.TRAIN and loss is None and iteration is None:
             kind = RecordKind.NOISE
         if kind is RecordKind.NOISE and found.epoch is None:
-            return None
-        return Record(loss, iteration, found.epoch, found.grad_norm, rank, kind)
+            return Record(rank=rank, kind=kind, phase=phase) if phase else None
+        return Record(loss, iteration, found.epoch, found.grad_norm, rank, kind, phase)
 
     def _note(self, setting: str) -> None:
         """From here on what was named counts alone, so known lines may mean something else."""
@@ -170,6 +188,27 @@ class LineParser:
             self._named.add(setting)
             self.pattern.seen.add(setting)
             self._memory.clear()
+
+
+_MESSAGE_KEYS = ("msg", "message", "event", "key")
+"""Where a JSON line says in words what happens."""
+
+
+def _phase_of(objects: list[dict[str, Any]], low: str, found: Found, kind: RecordKind) -> Phase | None:
+    """What the line says the training does now; a record of the training with a loss says nothing."""
+    if kind is RecordKind.TRAIN and is_last(low, found.iteration_at):
+        return Phase.FINAL if found.epoch is None or is_last(low, found.epoch_at) else None
+    if kind is RecordKind.EVAL and (found.loss is not None or found.has_eval or found.iteration is not None):
+        return Phase.EVALUATION
+    if found.loss is not None:
+        return None
+    phase = recognise_phase(low)
+    if phase is None and kind is RecordKind.SUMMARY and not NO_TRAINING.match(low):
+        return Phase.FINAL
+    for key in _MESSAGE_KEYS if objects and phase is None else ():
+        said = objects[-1].get(key)
+        phase = recognise_phase(said.lower()) if isinstance(said, str) else phase
+    return phase
 
 
 _ROW_START = frozenset(" |0123456789")

@@ -10,12 +10,14 @@ import math
 import re
 from dataclasses import dataclass
 
+from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy.logclean import CONTROL
 from slurm_guard.policy.logtext import Found
 
 _MASK = bytes.maketrans(b"123456789", b"000000000")
 _TOKEN = re.compile(rb"(?:(?<![\w.])[+-])?(?<![\d.])(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_TOTAL = re.compile(rb"\s{0,3}/\s{0,16}(\d{1,18})(?![\d.,])")
 _SKIPPED = re.compile(rb"kipped iterations:\s{0,16}(\d+)")
 """The one number whose value, not only its place, decides what a line is about."""
 
@@ -27,7 +29,8 @@ _SHAPES = 1024
 class Shape:
     """Where the numbers of a record stand in lines of one shape; None where it shows none.
 
-    `loss` and `grad_norm` that are not finite are letters, so they are the same in every such line.
+    `loss` and `grad_norm` that are not finite are letters, so they are the same in every such line. `total`
+    and `epochs` are the totals that iteration and epoch are counted to.
     """
 
     kind: RecordKind
@@ -38,6 +41,9 @@ class Shape:
     grad_norm: slice | None
     grad_norm_said: float | None
     rank: slice | None
+    phase: Phase | None
+    total: slice | None
+    epochs: slice | None
 
     def record(self, line: bytes) -> Record:
         """The record of a line of this shape.
@@ -45,13 +51,20 @@ class Shape:
         Raises:
             ValueError: the iteration is no whole number.
         """
+        iteration = None if self.iteration is None else int(line[self.iteration])
+        epoch = None if self.epoch is None else float(line[self.epoch])
+        phase = self.phase
+        if self.total is not None and int(line[self.total]) == iteration and iteration:
+            is_end = epoch is None or (self.epochs is not None and int(line[self.epochs]) == epoch)
+            phase = Phase.FINAL if is_end and phase is None else phase
         return Record(
             self.loss_said if self.loss is None else float(line[self.loss]),
-            None if self.iteration is None else int(line[self.iteration]),
-            None if self.epoch is None else float(line[self.epoch]),
+            iteration,
+            epoch,
             self.grad_norm_said if self.grad_norm is None else float(line[self.grad_norm]),
             None if self.rank is None else int(line[self.rank]),
             self.kind,
+            phase,
         )
 
 
@@ -76,7 +89,7 @@ class ShapeMemory:
         return line.translate(_MASK)
 
     def known(self, key: bytes, line: bytes) -> tuple[bool, Record | None]:
-        """Whether a line of this shape is known, and its record."""
+        """Whether a line of this shape is known, and its record; an empty key is never known."""
         try:
             shape = self._shapes[key]
             return True, None if shape is None else shape.record(line)
@@ -127,7 +140,17 @@ def _find_places(line: bytes, record: Record, found: Found) -> Shape | None:
             return None
         spans.append(equal[0])
     loss, iteration, epoch, grad_norm, rank = spans
-    return Shape(record.kind, loss, record.loss, iteration, epoch, grad_norm, record.grad_norm, rank)
+    total = _total_of(line, iteration) if record.kind is RecordKind.TRAIN else None
+    is_end = total is not None and record.phase is Phase.FINAL
+    return Shape(
+        record.kind, loss, record.loss, iteration, epoch, grad_norm, record.grad_norm, rank,
+        None if is_end else record.phase, total, _total_of(line, epoch),
+    )  # fmt: skip
+
+
+def _total_of(line: bytes, counter: slice | None) -> slice | None:
+    total = _TOTAL.match(line, counter.stop) if counter else None
+    return slice(*total.span(1)) if total else None
 
 
 def _byte_of(line: bytes, at: int) -> int:

@@ -94,7 +94,7 @@ class Replay:
     _last_line: int = 0
     _due: list[_Due] = field(default_factory=list)
     _halted: bool = False
-    _lasting: BreachKind | None = None
+    _lasting: bool = False
     _ended: bool = False
     _timed: bool = False
     _stamped: bool = False
@@ -102,7 +102,9 @@ class Replay:
 
     def __post_init__(self) -> None:
         named = self.settings
-        self._reader = LineReader(parse_patterns(named.loss_key, named.iteration_key, named.pattern))
+        self._reader = LineReader(
+            parse_patterns(named.loss_key, named.iteration_key, named.pattern, named.phase_pattern)
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -173,9 +175,7 @@ class Replay:
         if self._ended:
             self.bad.restarted()
         if self._halted or self._ended:
-            # What was stopped, or had ended, begins again with nothing held against it.
-            self.attempt = Attempt.begin(self.clock.now_s)
-            _, verdict = self.attempt.record(record, self.settings, self.clock.now_s)
+            verdict = self._begin_afresh(record)
         if self.first_s is None:
             self.first_s = self.clock.wall_s
         self.records += 1
@@ -200,17 +200,23 @@ class Replay:
 
     def _heed(self, record: Record, verdict: Verdict | None) -> None:
         """What the numbers say. What stays bad after a stop is that stop, and no other."""
-        if record.kind is RecordKind.TRAIN and record.loss is not None and isfinite(record.loss):
-            self._lasting = None
+        if self._lasting:
+            if record.kind is not RecordKind.TRAIN or record.loss is None or not isfinite(record.loss):
+                return
+            self._lasting = False
+            verdict = self._begin_afresh(record)
         if verdict is None:
             return
-        if verdict.action is not Action.STOP or verdict.breach is None:
-            self._add(Said.NOTE, verdict.kind.value, verdict.evidence, verdict.iteration)
-            return
-        if self._lasting is not verdict.breach.kind:
-            self._add(Said.STOP, verdict.breach.kind.value, verdict.evidence, verdict.breach.iteration)
-        self._lasting = verdict.breach.kind if verdict.breach.kind in _LASTING else None
+        breach = verdict.breach if verdict.action is Action.STOP else None
+        self._add(Said.STOP if breach else Said.NOTE, verdict.kind.value, verdict.evidence, verdict.iteration)
+        if breach is not None:
+            self._lasting = breach.kind in _LASTING
+            self.attempt = Attempt.begin(self.clock.now_s)
+
+    def _begin_afresh(self, record: Record) -> Verdict | None:
+        """A new run begins with this record, and nothing is held against it."""
         self.attempt = Attempt.begin(self.clock.now_s)
+        return self.attempt.record(record, self.settings, self.clock.now_s)[1]
 
     def _judge_silence(self) -> None:
         """What the time until now has brought, at the moments when it was due.
@@ -273,7 +279,8 @@ class Replay:
         self._due.clear()
 
     def _add_due(self, due: _Due, said: Said, what: str, why: str) -> None:
-        at_s, iteration = self.clock.wall_at(due.now_s), self.attempt.stall.iteration
+        at_s = self.clock.wall_at(due.now_s)
+        iteration = self.last.iteration if self.last is not None else None
         self._add(said, what, why, iteration, line=self._last_line, at_s=at_s)
 
     def _add(

@@ -57,6 +57,20 @@ def test_explain_names_keys_and_what_was_ignored(tmp_path: Path, capsys: pytest.
     assert "loss_key never appears in this log" in said
 
 
+def test_phases_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many lines begin which phase, with an example; in the table beside the kind."""
+    log = tmp_path / "log"
+    log.write_bytes(b"step 1 loss 3\nSaving checkpoint a\nSaving checkpoint b\n>> dump\nstep 2 loss 3\n")
+    assert main(["log", "explain", str(log)]) == 0
+    said = capsys.readouterr().out
+    assert "phases:\n          2  checkpoint (first at line 2)\n             Saving checkpoint a\n" in said
+    assert main(["log", "records", str(log), "--phase-pattern", "(?P<checkpoint>dump)"]) == 0
+    rows = [row.split(maxsplit=4) for row in capsys.readouterr().out.splitlines()]
+    assert [row[4] for row in rows[1:]] == ["train", *["noise (checkpoint)"] * 3, "train"]
+    assert main(["log", "records", str(log), "--phase-pattern", "(?P<dump>dump)"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize("kind", ["directory", "FIFO", "socket", "missing"])
 def test_what_is_no_log_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A directory, a FIFO (without blocking), a socket and a missing file are told in a line."""

@@ -226,3 +226,12 @@ def test_names_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         "/c": "/c",
     }
     assert split_log("", "/") == {}
+
+
+def test_patterns_that_cannot_work_are_told_and_left_out(watch: Callable[..., Watching]) -> None:
+    """One line for each; the other settings still count, and the job trains on."""
+    watching = watch(pattern="loss=(", phase_pattern="(?P<dump>x)", loss_key="xent")
+    assert [line.partition(" = ")[0] for line in watching.said] == ["pattern", "phase_pattern"]
+    assert all(line.endswith("; the log is read without it") for line in watching.said)
+    watching.watcher.take(b"step 3 xent 2.5\n", is_error=False)
+    assert watching.given == [("", 3, 2.5)]
