@@ -181,7 +181,7 @@ class Settings:
     log: str = _setting(
         "",
         "paths",
-        "log or metric files to follow too, separated by commas; globs, JSON lines, CSV and TensorBoard too",
+        "files to follow beside the output, separated by commas: logs, JSON lines, CSV, TensorBoard; globs too",
     )
     state_dir: str = _setting(
         "", "paths", "journal and fault folders; default: slurm-guard/JOBID under the submit directory"
