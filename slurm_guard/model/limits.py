@@ -181,7 +181,7 @@ class Settings:
     log: str = _setting(
         "",
         "paths",
-        "files to follow beside the output, separated by commas: logs, JSON lines, CSV, TensorBoard; globs too",
+        "files to follow beside the output, separated by commas: logs, JSON lines, CSV, TensorBoard; globs",
     )
     state_dir: str = _setting(
         "", "paths", "journal and fault folders; default: slurm-guard/JOBID under the submit directory"
