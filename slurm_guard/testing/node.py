@@ -150,9 +150,8 @@ class FakeHeartbeats:
 
     def say(self, pid: int, heartbeat: Heartbeat | None) -> None:
         """Its newest heartbeat; None when it is to be read no more."""
-        if heartbeat is None:
-            del self._said[pid]
-        else:
+        self._said.pop(pid, None)
+        if heartbeat is not None:
             self._said[pid] = heartbeat
 
     def find(self, pid: int) -> bool:

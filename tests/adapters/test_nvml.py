@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nvml_library import build_nvml
 
 from slurm_guard.adapters.nvml import NvmlGpus, choose_gpus
 from slurm_guard.errors import CommandTimedOut, OutsideError
 
-_SOURCE = Path(__file__).parents[1] / "fake_nvml" / "nvml.c"
+LOADS = """
+import pathlib, sys
+from slurm_guard.adapters.nvml import NvmlGpus
+gpus = NvmlGpus()
+for state in sys.argv[2:]:
+    pathlib.Path(sys.argv[1]).write_text(state)
+    print([(load.node, load.gpu, load.utilisation, load.power_w) for load in gpus.read_load("n1")])
+"""
+"""The library is loaded by a new process, as LD_LIBRARY_PATH counts at its start."""
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the fake library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    target = folder / "libnvidia-ml.so.1"
-    soname = "-Wl,-soname,libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", soname, "-o", target, _SOURCE], check=True)
-    return folder
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
@@ -87,6 +94,37 @@ def test_no_driver_is_an_error(state: Path) -> None:
     state.write_text("")
     with pytest.raises(OutsideError, match="no NVML"):
         NvmlGpus().describe()
+
+
+def _loads(state: Path, *states: str) -> list[str]:
+    """What is read one after the other while the state is each of these."""
+    argv = [sys.executable, "-c", LOADS, str(state), *states]
+    said = subprocess.run(argv, env=dict(os.environ), capture_output=True, text=True, check=True)
+    return said.stdout.splitlines()
+
+
+def test_the_load_is_read_again_and_again_by_one_library(state: Path) -> None:
+    """Utilisation in percent, power in watts; what fails meanwhile is None, and the others are read."""
+    busy = "count 2\n0.utilization_percent 97\n0.power_mw 650500\n1.utilization_percent 3\n1.power_mw 90000\n"
+    silent = busy + "0.nvmlDeviceGetPowerUsage.ret 3\n"
+    lost = busy + "1.ret 15\n"
+    assert _loads(state, busy, silent, lost) == [
+        "[('n1', 0, 97, 650.5), ('n1', 1, 3, 90.0)]",
+        "[('n1', 0, 97, None), ('n1', 1, 3, 90.0)]",
+        "[('n1', 0, 97, 650.5), ('n1', 1, None, None)]",
+    ]
+
+
+def test_a_gpu_that_is_lost_from_the_start_has_no_load(state: Path) -> None:
+    """It is one of the job's all the same."""
+    lost = "count 2\n0.utilization_percent 97\n0.power_mw 650500\n1.ret 15\n"
+    assert _loads(state, lost) == ["[('n1', 0, 97, 650.5), ('n1', 1, None, None)]"]
+
+
+def test_only_the_load_of_the_jobs_gpus_is_read(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the description."""
+    monkeypatch.setenv("SLURM_JOB_GPUS", "1")
+    assert _loads(state, "count 2\n1.utilization_percent 3\n") == ["[('n1', 1, 3, 0.0)]"]
 
 
 @pytest.mark.parametrize(

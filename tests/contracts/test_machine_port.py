@@ -11,6 +11,7 @@ from slurm_guard.adapters.kernel_log import KmsgLog
 from slurm_guard.adapters.nvml import NvmlGpus
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import KernelLine
+from slurm_guard.model.reading import LoadReading
 from slurm_guard.ports import Gpus, KernelLog
 from slurm_guard.testing.node import FakeGpus, FakeKernelLog
 
@@ -44,3 +45,25 @@ def test_gpus_are_described_for_a_file_or_missing_in_words(gpus: Gpus) -> None:
     except OutsideError as error:
         body = {"refused": str(error)}
     assert "gpus" in json.loads(json.dumps(body)) or "NVML" in str(body["refused"])
+
+
+def _some_gpus() -> FakeGpus:
+    gpus = FakeGpus({"gpus": []})
+    gpus.load = {0: (97, 650.5), 1: (None, None)}
+    return gpus
+
+
+@pytest.mark.parametrize("gpus", [NvmlGpus(), _some_gpus(), FakeGpus()], ids=["real", "some", "none"])
+def test_the_load_of_gpus_is_read_or_refused_in_words(gpus: Gpus) -> None:
+    """Percent and watts of each GPU under the node's name, None where unreadable; twice if asked twice."""
+    for _ in range(2):
+        loads: tuple[LoadReading, ...] = ()
+        refused = ""
+        try:
+            loads = gpus.read_load("n1")
+        except OutsideError as error:
+            refused = str(error)
+        assert bool(loads) != ("no NVML" in refused)
+        assert all(load.node == "n1" for load in loads)
+        assert all(load.utilisation is None or 0 <= load.utilisation <= 100 for load in loads)
+        assert len({load.gpu for load in loads}) == len(loads)

@@ -111,6 +111,17 @@ def test_read_shows_the_state_and_that_it_is_gone(world: World) -> None:
     assert world.processes.find(world.run, NODE) == ()
 
 
+def test_what_was_read_and_written_is_known_of_the_living(world: World) -> None:
+    """A number for each, none for what is gone or was not asked for."""
+    pid, other = world.start(0), world.start(1)
+    assert world.processes.read_io([]) == {}
+    assert list(world.processes.read_io([pid])) == [pid]
+    assert all(number >= 0 for number in world.processes.read_io([pid, other]).values())
+    world.processes.send_signal(_find(world, other), signal.SIGKILL)
+    _until(lambda: _state(world, other) == "")
+    assert list(world.processes.read_io([pid, other])) == [pid]
+
+
 def test_term_may_be_ignored_and_kill_may_not(world: World) -> None:
     """What the ladder of signals is for."""
     stubborn, kind = world.start(0, stubborn=True), world.start(1)

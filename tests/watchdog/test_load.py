@@ -1,0 +1,124 @@
+"""The load of the GPUs is read by one child, which may hang or find nothing without harm."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from slurm_guard.errors import OutsideError
+from slurm_guard.model.order import Load, Report, Trouble
+from slurm_guard.model.reading import LoadReading
+from slurm_guard.testing.node import FakeGpus
+from slurm_guard.watchdog.load import LoadWatch
+
+
+class _HungGpus(FakeGpus):
+    """A driver that gives no answer; every child that asks leaves a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__({})
+        self._folder = folder
+
+    def read_load(self, node: str) -> tuple[LoadReading, ...]:
+        (self._folder / str(os.getpid())).touch()
+        time.sleep(600)
+        raise AssertionError
+
+
+@contextmanager
+def _watched(gpus: FakeGpus) -> Iterator[LoadWatch]:
+    watch = LoadWatch(gpus, "n1")
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def _hear(watch: LoadWatch, now_s: float) -> list[Report]:
+    """What the child says within a few seconds, at this time of the watchdog's."""
+    reports: list[Report] = []
+    until_s = time.monotonic() + 5
+    while not reports and time.monotonic() < until_s:
+        reports = watch.tick(now_s)
+        time.sleep(0.01)
+    return reports
+
+
+def _until_files(folder: Path, count: int) -> list[Path]:
+    until_s = time.monotonic() + 5
+    while len(files := list(folder.iterdir())) < count:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    return files
+
+
+def test_every_gpu_is_reported() -> None:
+    """What cannot be read is None, and not zero."""
+    gpus = FakeGpus({})
+    gpus.load = {0: (97, 650.5), 3: (None, None)}
+    with _watched(gpus) as watch:
+        assert _hear(watch, 0.0) == [Load("n1", 0, 97, 650.5), Load("n1", 3, None, None)]
+
+
+def test_without_a_driver_nobody_asks_again() -> None:
+    """And it is no trouble: most nodes without one never had one."""
+    asked = []
+
+    class Driverless(FakeGpus):
+        def read_load(self, node: str) -> tuple[LoadReading, ...]:
+            raise OutsideError("no NVML: Driver Not Loaded")
+
+    with _watched(Driverless()) as watch:
+        watch.tick(0.0)
+        child = watch._child
+        assert child is not None
+        until_s = time.monotonic() + 5
+        while not (child.ended and child.gone):
+            assert watch.tick(0.0) == []
+            assert time.monotonic() < until_s
+        for hour in range(100):
+            asked += watch.tick(hour * 3600.0)
+            assert watch._child is child
+    assert asked == []
+
+
+def test_a_driver_that_hangs_is_said_once_and_asked_an_hour_later(tmp_path: Path) -> None:
+    """The child is killed first: there is never a second one."""
+    with _watched(_HungGpus(tmp_path)) as watch:
+        watch.tick(0.0)
+        (first,) = _until_files(tmp_path, 1)
+        assert watch.tick(59.0) == []
+        (trouble,) = watch.tick(61.0)
+        assert isinstance(trouble, Trouble)
+        assert "gave no answer" in trouble.text
+        until_s = time.monotonic() + 5
+        while Path(f"/proc/{first.name}").exists():
+            watch.tick(62.0)
+            assert time.monotonic() < until_s
+        assert watch.tick(3600.0) == []
+        assert len(list(tmp_path.iterdir())) == 1
+        watch.tick(3662.0)
+        watch.tick(3663.0)
+        _until_files(tmp_path, 2)
+        assert watch.tick(3800.0) == []
+
+
+def test_a_child_that_cannot_be_killed_is_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In D state it outlives its SIGKILL: no second one is added to it."""
+    kill = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    with _watched(_HungGpus(tmp_path)) as watch:
+        watch.tick(0.0)
+        (first,) = _until_files(tmp_path, 1)
+        assert len(watch.tick(61.0)) == 1
+        for hour in range(1, 10):
+            watch.tick(hour * 3600.0 + 100)
+        assert len(list(tmp_path.iterdir())) == 1
+        kill(int(first.name), 9)
