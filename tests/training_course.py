@@ -47,6 +47,10 @@ class Spike:
     height: float
     decay: float = 0.6
 
+    def fallen(self, record: int) -> float:
+        """What is left of it, 1 at its peak."""
+        return float(self.decay ** (record - self.iteration))
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -123,12 +127,11 @@ class Course:
         """A falling curve with noise, times what spikes and the fault make of it."""
         if record in self.blips:
             return inf if record % 2 else nan
-        fallen = (1 + record / (0.01 * self.records + 5)) ** -0.7
+        fallen: float = (1 + record / (0.01 * self.records + 5)) ** -0.7
         loss = self.last_loss + (self.first_loss - self.last_loss) * fallen
         loss *= 1 + chance.gauss(0, self.noise)
-        for spike in self.spikes:
-            if 0 <= record - spike.iteration < 200:
-                loss *= 1 + (spike.height - 1) * spike.decay ** (record - spike.iteration)
+        spiking = [spike for spike in self.spikes if 0 <= record - spike.iteration < 200]
+        loss *= max((1 + (s.height - 1) * s.fallen(record) for s in spiking), default=1.0)
         if self.fault is not None and record >= self.fault.iteration:
             if self.fault.is_nan:
                 return nan
@@ -143,7 +146,7 @@ class Course:
 
 def random_course(chance: random.Random, *, start_s: float, seconds: float) -> Course:
     """A healthy training of about this length: all that happens in one, and nothing that should stop it."""
-    interval_s = chance.choice((20.0, 30.0, 45.0, 60.0, 90.0, 150.0))
+    interval_s = chance.choice((30.0, 45.0, 60.0, 90.0, 150.0))
     records = max(60, int(seconds / interval_s))
     course = Course(records, interval_s, start_s, every=chance.choice((1, 10, 50, 100)))
     course.first_loss, course.last_loss = chance.choice(

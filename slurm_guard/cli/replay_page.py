@@ -16,10 +16,10 @@ _GUESSED_YEAR = 2000
 """Stands for a year that the log does not tell."""
 
 _SHOWN = 20
-"""Notes that are shown for people; every stop and every look is."""
+"""Stops that are shown for people, and as many looks and notes."""
 
 _NO_TIME = (
-    "its lines carry no time, so only numbers are judged: give --interval-s SECONDS to judge silences too"
+    "no time stands with its records, so stalls are not judged: --interval-s SECONDS says what a record takes"
 )
 
 
@@ -85,7 +85,7 @@ def _event(event: Event) -> dict[str, Any]:
 
 def _span(one: Replay) -> str:
     said = f"{one.line - 1:,} lines, {one.records:,} records of progress, {one.losses:,} losses"
-    if one.first_s is not None:
+    if one.first_s is not None and one.seconds is not None:
         said += f", {_time(one.first_s)} to {_time(one.clock.wall_s)}"
     elif one.seconds is not None:
         said += f", {one.seconds:.0f} s"
@@ -115,14 +115,15 @@ def _row(event: Event) -> tuple[str, ...]:
 
 
 def _verdict(one: Replay) -> str:
-    counts = one.counts
-    said = (
-        f"would have been stopped {_times(counts[Said.STOP])}"
-        if counts[Said.STOP]
-        else "would not have been stopped"
-    )
-    if counts[Said.LOOK]:
-        said += f"; stacks would have been compared {_times(counts[Said.LOOK])}"
+    stops, looks = one.counts[Said.STOP], one.counts[Said.LOOK]
+    said = "would not have been stopped"
+    if stops:
+        first = next(event for event in one.events if event.said is Said.STOP)
+        said = f"would have been stopped after line {first.line}"
+        if stops > 1:
+            said += f", and {_times(stops - 1)} more had it run on"
+    if looks:
+        said += f"; stacks would have been compared {_times(looks)}"
     if one.rhythm.intervals:
         pause = one.rhythm.longest(Phase.TRAINING)
         said += (
