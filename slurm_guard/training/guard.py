@@ -27,6 +27,7 @@ from slurm_guard.checkpoint.ring import clean_ring, write_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.training.agreement import Wish, agree, gather, locate, parse_wish
+from slurm_guard.training.heartbeat import heartbeat
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
 from slurm_guard.training.state import apply_state, check_replicated, collect_state, has_nan, write_state
 
@@ -124,8 +125,9 @@ class Guard:
     def iteration(self, i: int, *, loss: Any = None, epoch: float | None = None) -> None:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
 
-        `loss` may be a tensor: it is only read, and a device only waited for, when something is saved.
+        It is a heartbeat too. `loss` may be a tensor: a device is only waited for when something is saved.
         """
+        heartbeat(i, loss=loss, epoch=epoch, phase="train")
         self._last = (i, loss, epoch)
         ring_due = self._ring_every is not None and i > 0 and i % self._ring_every == 0
         milestone_due = self._milestone_every is not None and i > 0 and i % self._milestone_every == 0
@@ -144,6 +146,13 @@ class Guard:
         milestone = milestone and self._place.rank == 0
         if self._last is None or not (ring or milestone):
             return
+        heartbeat(phase="checkpoint")
+        self._write(ring=ring, milestone=milestone)
+        heartbeat(phase="train")
+
+    def _write(self, *, ring: bool, milestone: bool) -> None:
+        assert self._state is not None
+        assert self._last is not None
         # The state is whole on every rank and nothing here is collective: no rank waits for another's disk.
         try:
             saved = collect_state(self._state)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_guard.adapters.heartbeat import read_heartbeat
 from slurm_guard.checkpoint.manifest import read_checkpoints
 from slurm_guard.errors import CheckpointError
+from slurm_guard.model.heartbeat import Heartbeat
+from slurm_guard.model.phase import Phase
 from slurm_guard.training.guard import Guard
 from slurm_guard.training.state import has_nan, read_state, write_state
 
@@ -183,3 +187,35 @@ def test_infinity_is_no_nan(tmp_path: Path) -> None:
     assert has_nan({"best": float("nan")})
     write_state({"half": torch.ones(2, dtype=torch.bfloat16)}, str(tmp_path))
     assert read_state(str(tmp_path))["half"].dtype is torch.bfloat16
+
+
+class _Witness:
+    """Sees what the process says of itself while it is saved."""
+
+    def __init__(self) -> None:
+        self.said: list[Heartbeat | None] = []
+
+    def state_dict(self) -> dict[str, int]:
+        self.said.append(read_heartbeat(os.getpid()))
+        return {}
+
+    def load_state_dict(self, saved: dict[str, int]) -> None:
+        pass
+
+
+def test_an_iteration_is_a_heartbeat_and_a_save_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a guard; afterwards it is training again."""
+    monkeypatch.setenv("SLURM_GUARD_RUN", "run")
+    monkeypatch.setattr(sys.modules["slurm_guard.training.heartbeat"], "_beaters", {})
+    witness, saver = _Witness(), guard(tmp_path)
+    saver.resume({"witness": witness})
+    for i in (1, 2):
+        saver.iteration(i, loss=0.5 * i, epoch=0.25)
+    (saving,), after = witness.said, read_heartbeat(os.getpid())
+    assert saving is not None
+    assert after is not None
+    assert (saving.phase, after.phase) == (Phase.CHECKPOINT, Phase.TRAINING)
+    for said in (saving, after):
+        assert (said.iteration, said.loss, said.loss_iteration, said.epoch) == (2, 1.0, 2, 0.25)
