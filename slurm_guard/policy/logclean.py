@@ -24,7 +24,7 @@ _CLOCK = re.compile(
     r")\s{0,4}(?:[-|] )?"
 )
 _RANK = re.compile(r"\brank[ :=]{0,2}(\d{1,6})\b")
-_ODD = str.maketrans({"−": "-", "：": ":", "→": ":", "\xa0": " "})
+_ODD = str.maketrans({"−": "-", "：": ":", "→": ":", "\xa0": " ", "\ufeff": ""})
 
 
 def parse_text(line: bytes) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from slurm_guard.policy.logpattern import EVAL_WORDS, LogPattern, Role
+from slurm_guard.policy.logpattern import EVAL_WORDS, SPLIT_KEYS, LogPattern, Role
 from slurm_guard.policy.logtext import Found, parse_any_number
 
 _DEPTH = 5
@@ -24,7 +24,6 @@ _STRING_VALUE = re.compile(
 )
 _NOT_FINITE = re.compile(r"(?<![\w'\"])([+-]?)(nan|inf)\b(?!['\"])")
 _COUNT = re.compile(r"([\d,]{1,18})/\d{1,18}")
-_SPLIT_KEYS = ("split", "mode", "phase", "stage", "subset", "set")
 _NAME_KEYS = ("name", "key", "metric", "tag")
 
 
@@ -79,7 +78,7 @@ def read_object(value: dict[str, Any], found: Found, pattern: LogPattern) -> boo
         number = _number(item, is_count=role is Role.ITERATION)
         if number is not None:
             found.take(key, role, rank, number)
-    return any(str(value.get(key, "")).lower() in EVAL_WORDS for key in _SPLIT_KEYS)
+    return any(str(value.get(key, "")).lower() in EVAL_WORDS for key in SPLIT_KEYS)
 
 
 def _is_metadata(key: str, own: str) -> bool:

@@ -45,6 +45,8 @@ def words(text: str, separator: str | None = None) -> list[str]:
 
 
 EVAL_WORDS = frozenset(words("val valid validation validate eval evaluation evaluate test testing dev"))
+SPLIT_KEYS = ("split", "mode", "phase", "stage", "subset", "set")
+"""Keys whose value says whether a record is of the training or of an evaluation."""
 
 _LOSS_WORDS = {
     **dict.fromkeys(words("loss train training trn trainer total lm step batch iter iteration"), 0),

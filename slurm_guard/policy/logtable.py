@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import dataclass
 
-from slurm_guard.policy.logpattern import NUMBER, LogPattern, Role
+from slurm_guard.policy.logpattern import EVAL_WORDS, NUMBER, SPLIT_KEYS, LogPattern, Role
 from slurm_guard.policy.logtext import Found, parse_number
 
 _COLUMNS = 200
+_LISTED = (",", ";", "\t")
+"""Separators of files for a spreadsheet: a cell may be quoted, and those of no interest hold anything."""
 _HEADER_LIMIT = 4096
 _NAME = re.compile(r"[a-z_][\w/ .%@()-]{0,60}")
-_CELL = re.compile(
-    rf"{NUMBER}|\d{{1,3}}(?::\d\d){{1,2}}|"
-    r"\d{4}-\d\d-\d\d[ t]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:z|[+-]\d\d:?\d\d)?|"
-)
+_CELL = re.compile(rf"{NUMBER}|\d{{1,3}}(?::\d\d){{1,2}}|")
+_VALUE = re.compile(NUMBER)
+_EMPTY = frozenset({"", "none", "null", "na", "n/a", "-"})
 _GAP = re.compile(r"\s{2,}|\t")
 
 _YOLO = re.compile(
@@ -41,15 +43,17 @@ def parse_header(text: str, pattern: LogPattern) -> Table | None:
     """The table that this lower-case line begins, or None. A header names a loss and holds no number."""
     if len(text) > _HEADER_LIMIT:
         return None
-    for separator in (",", "|", "\t", ""):
+    for separator in (*_LISTED, "|", ""):
         if separator and separator not in text:
             continue
         names = _cells(text, separator)
+        if separator and names and not names[0]:
+            names[0] = "index"  # a data frame has no name for it
         if not 2 <= len(names) <= _COLUMNS or not all(_NAME.fullmatch(name) for name in names):
             continue
         roles = {pattern.meaning(name)[0] for name in names}
         if roles & {Role.LOSS, Role.PART, Role.EVAL} and (
-            separator == "," or roles & {Role.EPOCH, Role.ITERATION}
+            separator in {",", ";"} or roles & {Role.EPOCH, Role.ITERATION}
         ):
             return Table(separator, tuple(names))
     return None
@@ -58,12 +62,20 @@ def parse_header(text: str, pattern: LogPattern) -> Table | None:
 def read_row(text: str, table: Table, found: Found, pattern: LogPattern) -> bool:
     """Add what a row of the table says to `found`; False when the line is no row of it."""
     cells = _cells(text, table.separator)
-    if len(cells) != len(table.names) or not all(_CELL.fullmatch(cell) for cell in cells):
+    if len(cells) != len(table.names):
         return False
-    for name, cell in zip(table.names, cells, strict=True):
+    is_listed = table.separator in _LISTED
+    if not is_listed and not all(_CELL.fullmatch(cell) for cell in cells):
+        return False
+    row = dict(zip(table.names, cells, strict=True))
+    said = {name: cell for name, cell in row.items() if pattern.meaning(name)[0] and cell not in _EMPTY}
+    if is_listed and not (said and all(_VALUE.fullmatch(cell) for cell in said.values())):
+        return False
+    is_eval = any(row.get(key) in EVAL_WORDS for key in SPLIT_KEYS)
+    for name, cell in said.items():
         role, rank = pattern.meaning(name)
-        if cell and role is not Role.NOTHING and ":" not in cell:
-            found.take(name, role, rank, parse_number(cell))
+        if ":" not in cell:
+            found.take(name, Role.EVAL if is_eval and role is Role.LOSS else role, rank, parse_number(cell))
     return True
 
 
@@ -83,6 +95,11 @@ def read_form_row(text: str, found: Found, pattern: LogPattern) -> bool:
 
 
 def _cells(text: str, separator: str) -> list[str]:
+    if separator in _LISTED:
+        # A cell may hold the separator, in quotes.
+        is_quoted = '"' in text
+        row = next(csv.reader([text], delimiter=separator), []) if is_quoted else text.split(separator)
+        return [cell.strip() for cell in row[: _COLUMNS + 1]]
     text = text.strip()
     if separator == "|":
         text = text.strip("|")

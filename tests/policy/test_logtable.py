@@ -56,3 +56,31 @@ def test_row_of_parts_is_bad_when_one_part_is() -> None:
     fine, bad = read(row.format("1.398") + row.format("nan"))
     assert (fine.loss, fine.iteration, fine.epoch) == (None, 8, 2)
     assert math.isnan(bad.loss or 0)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_rows_of_training_and_validation_take_turns(separator: str) -> None:
+    """The metrics file of a logger: a row of an evaluation is alive, its loss is not the training's."""
+    rows = [
+        "epoch,lr-AdamW,step,train_loss_epoch,train_loss_step,val_loss", "0,0.001,49,,2.3125,", "0,,99,,,2.1",
+        "0,,99,2.25,,", "1,1e-3,149,,NaN,",
+    ]  # fmt: skip
+    records = read("".join(row.replace(",", separator) + "\n" for row in rows))
+    assert [(r.kind.value, r.iteration, str(r.loss)) for r in records] == [
+        ("train", 49, "2.3125"), ("eval", 99, "None"), ("train", 99, "2.25"), ("train", 149, "nan"),
+    ]  # fmt: skip
+
+
+def test_cells_may_be_quoted_and_hold_anything_that_is_of_no_interest() -> None:
+    """Names and values in quotes, a comma inside one, words for nothing, CRLF, a byte order mark, an index."""
+    text = (
+        '\ufeff"","step","train/loss","note"\r\n0,10,"2.5","a, b"\r\n1,"20",2.25,\r\n'
+        "2,30,None,x\r\n3,40,,\r\nnot a row, at, all, here\r\n"
+    )
+    assert [(r.iteration, r.loss) for r in read(text)] == [(10, 2.5), (20, 2.25), (30, None), (40, None)]
+
+
+def test_a_column_may_tell_the_evaluation() -> None:
+    """A row whose split is that of an evaluation has no loss of the training."""
+    records = read("run,step,loss,split\nabc,10,2.5,train\nabc,10,2.25,val\n")
+    assert [(r.kind.value, r.loss) for r in records] == [("train", 2.5), ("eval", None)]
