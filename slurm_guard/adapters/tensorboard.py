@@ -74,10 +74,10 @@ class EventFiles:
         """Follow this file, if it is not followed yet; of an `old` one only what is appended from now on."""
         if path in self._known:
             return
-        self._known.add(path)
         with contextlib.suppress(OSError):
             skip = os.stat(path).st_size if old else 0
             self._unsent += json.dumps({"path": path, "skip": skip}).encode() + b"\n"
+            self._known.add(path)
 
     def read(self, now_s: float) -> list[EventNews]:
         """What has happened since the last call."""

@@ -61,6 +61,7 @@ class OutputWatcher:
         self._sources = LogSources(_pattern_of(start.settings, say), say)
         self._partial = b""
         self._followed: list[Followed] = []
+        self._owners: dict[str, Followed] = {}
         self._ask_hung_s = 0.0
 
     def take(self, chunk: bytes, *, is_error: bool) -> list[Act]:
@@ -97,6 +98,7 @@ class OutputWatcher:
         for followed in self._followed:
             followed.follower.stop()
         self._followed = []
+        self._owners = {}
         self._sources.begin()
         self._partial = b""
 
@@ -108,7 +110,8 @@ class OutputWatcher:
         acts: list[Act] = []
         for followed in self._followed:
             before, after = followed.note_hanging()
-            for path in sorted(followed.paths & self._sources.telling()) if before != after else ():
+            paths = [path for path in self._sources.telling() if self._owners.get(path) is followed]
+            for path in sorted(paths) if before != after else ():
                 if after:
                     acts += self._listener.blinded(path, "its storage does not answer", now_s)
                 else:
@@ -130,12 +133,14 @@ class OutputWatcher:
 
         def event() -> list[Act]:
             taken.set()
+            lives = followed in self._followed
+            path = "" if isinstance(heard, Trouble) else heard.path
+            if lives and path and self._owners.setdefault(path, followed) is not followed:
+                return []  # two patterns match this file
             if isinstance(heard, Piece) and not (heard.past or heard.metric):
                 self.tail.add(heard.chunk)
-            if followed not in self._followed:
+            if not lives:
                 return []  # the last words of a step are no progress of the next
-            if not isinstance(heard, Trouble):
-                followed.paths.add(heard.path)
             return self._sources.hear(heard, self._listener, self._now())
 
         self._post(event)
@@ -155,10 +160,9 @@ class OutputWatcher:
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """A pattern that is followed: its thread, and the files that it has found."""
+    """A pattern that is followed, by a thread of its own."""
 
     follower: Follower = field(init=False)
-    paths: set[str] = field(default_factory=set)
     hung: int = 0
 
     def note_hanging(self) -> tuple[bool, bool]:

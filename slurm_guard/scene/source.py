@@ -46,6 +46,8 @@ class LogSources:
         self._said: set[str] = set()
         self._readers: dict[str, LineReader] = {}
         self._telling: set[str] = set()
+        self._anew: set[str] = set()
+        self._reached: dict[str, int] = {}
         self._unread = 0
         self._without_loss = 0
 
@@ -53,6 +55,8 @@ class LogSources:
         """The training begins (again): lines are begun anew, files may have other names."""
         self._readers = {}
         self._telling = set()
+        self._anew = set()
+        self._reached = {}
 
     def telling(self) -> frozenset[str]:
         """The sources that have given a record."""
@@ -85,6 +89,7 @@ class LogSources:
             )
         elif isinstance(heard, Anew):
             self._reader(heard.path).flush()
+            self._anew.add(heard.path)
         elif heard.path in self._telling:  # one that never told anything is no loss
             if isinstance(heard, Lost):
                 return listener.blinded(heard.path, heard.why, now_s)
@@ -97,10 +102,28 @@ class LogSources:
         return self._readers[source]
 
     def _note(self, source: str, records: list[Record]) -> list[Record]:
-        if records:
-            self._telling.add(source)
+        if not records:
+            return records
+        self._telling.add(source)
         self._note_missing_loss(records)
+        if source in self._anew:
+            self._anew.discard(source)
+            records = self._leave_out_repeated(source, records)
+        numbers = [record.iteration for record in records if record.iteration is not None]
+        if numbers:
+            self._reached[source] = numbers[-1]
         return records
+
+    def _leave_out_repeated(self, source: str, records: list[Record]) -> list[Record]:
+        """Only what is new in a table that its writer writes anew each time; all of a run that began anew.
+
+        The first reaches at once as far as it was, the other begins below.
+        """
+        reached = self._reached.get(source)
+        last = records[-1].iteration
+        if reached is None or last is None or last < reached:
+            return records
+        return [record for record in records if record.iteration is not None and record.iteration > reached]
 
     def _note_missing_loss(self, records: list[Record]) -> None:
         """Say it once when iterations are seen and no loss: NaN cannot be noticed then."""

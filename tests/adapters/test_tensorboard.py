@@ -198,6 +198,20 @@ def test_without_tensorboard_one_line_says_what_to_install(tmp_path: Path) -> No
     assert files.read(1.0) == []
 
 
+@real
+def test_reader_ends_with_the_guard(tmp_path: Path) -> None:
+    """Also one that was killed leaves nothing behind."""
+    files = EventFiles()
+    files.add(str(tmp_path), old=False)
+    read_until(files, bool)
+    child = files._child
+    assert child is not None
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(20) == 0
+    files.close()
+
+
 def test_reader_that_dies_is_told_with_its_files(tmp_path: Path) -> None:
     """Their silence means nothing from then on."""
     files = EventFiles([sys.executable, "-c", ""])

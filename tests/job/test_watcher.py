@@ -136,12 +136,24 @@ def test_named_files_are_followed_beside_the_output(watch: Callable[..., Watchin
     assert ("", 4, 1.0) in watching.given
 
 
+def test_file_that_two_patterns_match_is_one_source(watch: Callable[..., Watching]) -> None:
+    """Its records count once."""
+    watching = watch("-o", "m.jsonl", log="*.jsonl")
+    watching.watcher.srun_started()
+    let_begin()
+    for step in (1, 2, 3):
+        watching.append("m.jsonl", f'{{"step": {step}, "loss": 2.5}}\n')
+        let_begin()
+    watching.wait_for(lambda: ("m.jsonl", 3, 2.5) in watching.given)
+    watching.wait_for(watching.events.empty)
+    assert [iteration for _, iteration, _ in watching.given] == [1, 2, 3]
+
+
 def test_what_stood_in_a_file_is_no_progress_of_this_run(watch: Callable[..., Watching]) -> None:
     """A log that is appended to for weeks: old losses, NaN too, are not judged again."""
     watching = watch(log="m.csv")
     watching.append("m.csv", "step,loss\n1,nan\n2,nan\n3,nan\n")
     watching.watcher.srun_started()
-    watching.wait_for(lambda: watching.events.empty() or True)
     let_begin()
     watching.append("m.csv", "4,2.5\n")
     watching.wait_for(lambda: watching.given)

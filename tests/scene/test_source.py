@@ -70,6 +70,22 @@ def test_line_that_stands_still_is_read_and_one_that_was_cut_off_is_not() -> Non
     assert listening.given == [("a", 1, 2.5), ("a", 3, 1.5)]
 
 
+def test_table_that_is_written_anew_each_time_gives_each_row_once() -> None:
+    """As some loggers of CSV do; a column more changes nothing."""
+    listening = Listening()
+    listening.hear(Piece("m.csv", b"step,loss\n1,3.0\n2,2.0\n"))
+    listening.hear(Anew("m.csv"), Piece("m.csv", b"step,loss,lr\n1,3.0,\n2,2.0,\n3,1.0,0.1\n"))
+    assert listening.given == [("m.csv", 1, 3.0), ("m.csv", 2, 2.0), ("m.csv", 3, 1.0)]
+
+
+def test_run_that_begins_anew_in_the_same_file_is_read_from_its_first_line() -> None:
+    """A requeue that truncates: it begins below what the last run had reached."""
+    listening = Listening()
+    listening.hear(Piece("log", b"step 5000 loss 2.0\n"))
+    listening.hear(Anew("log"), Piece("log", b"step 4000 loss 2.5\n"), Piece("log", b"step 4001 loss 2.5\n"))
+    assert listening.given[1:] == [("log", 4000, 2.5), ("log", 4001, 2.5)]
+
+
 def test_only_a_file_that_told_something_can_be_missed() -> None:
     """A list of files that vanishes is none of the guard's business; the log is."""
     listening = Listening()
