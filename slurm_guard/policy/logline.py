@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slurm_guard.model.reading import Record
+from slurm_guard.policy.logblock import Block
 from slurm_guard.policy.logpattern import LogPattern
 from slurm_guard.policy.logread import LineParser, Reading
 from slurm_guard.policy.logsieve import SHAPE, Sieve
@@ -27,15 +28,19 @@ class LineReader:
     `\\n` or `\\r`. It holds at most one line, and of an endless line only its two ends.
 
     With `newest` only so many lines of a chunk that may hold a record are read, the last ones; then
-    the cutting matters. That is for whoever must keep up with a flood beside a running job.
+    the cutting matters. That is for whoever must keep up with a flood beside a running job. With
+    `has_blocks` a header line and the loss in the lines below it are one record, given with the loss.
     """
 
-    def __init__(self, pattern: LogPattern | None = None, *, newest: int | None = None) -> None:
+    def __init__(
+        self, pattern: LogPattern | None = None, *, newest: int | None = None, has_blocks: bool = False
+    ) -> None:
         self.parser = LineParser(pattern)
         self.see: Callable[[bytes, Reading], None] | None = None
         self._held = b""
         self._long = False
         self._newest = newest
+        self._block = Block() if has_blocks else None
         self._sieve = Sieve(self.parser.pattern.words())
         self._every = bool(self.parser.pattern.pattern or self.parser.pattern.phase_pattern)
 
@@ -63,7 +68,8 @@ class LineReader:
 
     def flush(self) -> list[Record]:
         """The records of a last line without newline; nothing is held afterwards."""
-        return self.feed(b"\n")
+        records = self.feed(b"\n")
+        return records if self._block is None else records + self._block.end()
 
     def _hold(self, line: bytes) -> None:
         if len(line) > LINE_LIMIT:
@@ -113,7 +119,9 @@ class LineReader:
             reading = self.parser.read(line)
             record = reading.record
             self.see(line, reading)
-        if record is not None:
+        if self._block is not None:
+            records += self._block.join(line, record)
+        elif record is not None:
             records.append(record)
 
 

@@ -103,7 +103,8 @@ class Replay:
     def __post_init__(self) -> None:
         named = self.settings
         self._reader = LineReader(
-            parse_patterns(named.loss_key, named.iteration_key, named.pattern, named.phase_pattern)
+            parse_patterns(named.loss_key, named.iteration_key, named.pattern, named.phase_pattern),
+            has_blocks=True,
         )
 
     @property

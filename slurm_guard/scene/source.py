@@ -98,7 +98,7 @@ class LogSources:
 
     def _reader(self, source: str) -> LineReader:
         if source not in self._readers:
-            self._readers[source] = LineReader(self._pattern, newest=FLOOD_LINES)
+            self._readers[source] = LineReader(self._pattern, newest=FLOOD_LINES, has_blocks=True)
         return self._readers[source]
 
     def _note(self, source: str, records: list[Record]) -> list[Record]:

@@ -72,7 +72,7 @@ def test_rows_of_training_and_validation_take_turns(separator: str) -> None:
 
 
 def test_cells_may_be_quoted_and_hold_anything_that_is_of_no_interest() -> None:
-    """Names and values in quotes, a comma inside one, words for nothing, CRLF, a byte order mark, an index."""
+    """Names and values in quotes, a comma inside one, words for nothing, a byte order mark, an index."""
     text = (
         '\ufeff"","step","train/loss","note"\r\n0,10,"2.5","a, b"\r\n1,"20",2.25,\r\n'
         "2,30,None,x\r\n3,40,,\r\nnot a row, at, all, here\r\n"
