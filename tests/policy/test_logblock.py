@@ -38,7 +38,7 @@ def test_block_gives_one_record() -> None:
 
 def test_header_without_a_loss_is_a_record_too() -> None:
     """It comes when its block is over, and takes no loss from elsewhere."""
-    text = "[step=1/9,epoch=0]\n    train/lr=1\n[step=2/9,epoch=0]\nnothing\nloss=3\n[step=3/9]\n    loss=no\n"
+    text = "[step=1/9,epoch=0]\n    lr=1\n[step=2/9,epoch=0]\nnothing\nloss=3\n[step=3/9]\n    loss=no\n"
     assert read(text) == [(1, 0, None), (2, 0, None), (None, None, 3), (3, None, None)]
 
 

@@ -165,15 +165,16 @@ LINES = st.lists(
 )
 
 
-def assert_cutting_does_not_matter(data: bytes, sizes: list[int]) -> None:
-    reader = LineReader()
+def assert_cutting_does_not_matter(data: bytes, sizes: list[int], *, has_blocks: bool = False) -> None:
+    reader = LineReader(has_blocks=has_blocks)
     found: list[Record] = []
     at = count = 0
     while at < len(data):
         size = sizes[count % len(sizes)]
         found += reader.feed(data[at : at + size])
         at, count = at + size, count + 1
-    assert repr(found + reader.flush()) == repr(read(data))
+    whole = LineReader(has_blocks=has_blocks)
+    assert repr(found + reader.flush()) == repr(whole.feed(data) + whole.flush())
 
 
 @given(lines=LINES, end=st.sampled_from(["\n", "\r", "\r\n"]), sizes=st.lists(st.integers(1, 40), min_size=1))
@@ -189,6 +190,25 @@ def test_chunking_does_not_matter_for_any_framework(sizes: list[int], random: Ra
     lines = [case["line"] for case in labelled()] + ["epoch,step,train_loss", "1,2,3.5", "\r"]
     random.shuffle(lines)
     assert_cutting_does_not_matter("\n".join(lines[:60] + lines[:20]).encode(), sizes)
+
+
+PIECES = [
+    b"\n", b"\r", b"\r\n", b"\n\n", b"\x00", b"\x00" * 9, b"\xff", b"\xe2\x96\x88", b"\xc2\xa0", b"\x1b[32m", b" ",
+    b"step 1 loss 2.5", b"loss=nan", b"Saving checkpoint to a", b"***** Running Evaluation *****",
+    b"5/5 [0", b"epoch,step,train_loss", b"1,2,3.5", b'{"loss": 2.5, "step": 3}', b"    train/loss=2",
+    b"[step=1/9]", b"Epoch 1/2",
+]  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(
+    data=st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join),
+    sizes=st.lists(st.integers(1, 50), min_size=1),
+    has_blocks=st.booleans(),
+)
+def test_chunking_does_not_matter_for_any_bytes(data: bytes, sizes: list[int], has_blocks: bool) -> None:
+    """Cut through CRLF, characters, escapes and runs of NUL, with tables, phases and blocks in any order."""
+    assert_cutting_does_not_matter(data, sizes, has_blocks=has_blocks)
 
 
 @given(
@@ -255,6 +275,10 @@ def test_lines_that_never_repeat_do_not_fill_the_memory() -> None:
     for i in range(4_500):
         line = f"{'x' * (i % 300)} k{random.random()}_loss {'y' * (i // 300)}\n".encode()
         reader.feed(line * 2)
+    assert len(reader._sieve._keen) <= 2048
+    for i in range(4_500):
+        reader.feed(f"{'z' * (i % 300)} nothing {'y' * (i // 300)}\nnothing\n".encode())
+    assert 0 < len(reader._sieve._dull) <= 2048
     memory = reader.parser._memory
     assert 0 < len(memory._shapes) <= 1024
     assert len(memory._once) <= 4096
