@@ -19,7 +19,7 @@ from slurm_guard.adapters.slurm_env import clean_environment
 from slurm_guard.adapters.target import Target, read_output_files, read_target
 from slurm_guard.adapters.tree import TreeProcesses
 from slurm_guard.cli.setting import CONFIG, give_options
-from slurm_guard.config.load import JOB_FILE, SITE_FILE, load_settings
+from slurm_guard.config.load import JOB_FILE, SITE_FILE, find_misspelt, load_settings
 from slurm_guard.errors import SlurmGuardError
 from slurm_guard.job.attach import Attachment, identify
 from slurm_guard.job.journal import Journal
@@ -93,6 +93,8 @@ def _attach(target: Target, settings: Settings, explicit: frozenset[str]) -> int
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda got, _: attachment.leave(got))
+    for misspelt in find_misspelt(os.environ):
+        writer.say(misspelt)
     writer.say(_describe(target, ranks, settings.log, state_dir))
     if not settings.log:
         writer.say(

@@ -1,0 +1,122 @@
+"""`slurm-guard watch` on real processes: what it ends, what it leaves alone, and the code that says so."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from watched_training import (
+    ESCAPE,
+    NAN,
+    QUICK,
+    RANKS,
+    SHORT,
+    STALL,
+    STUBBORN,
+    Training,
+    Watcher,
+    children,
+    closing_all,
+    lives,
+    until,
+)  # fmt: skip
+
+from slurm_guard.cli.app import main
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    """Starts a training."""
+    with closing_all(partial(Training, tmp_path)) as start:
+        yield start
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Callable[..., Watcher]]:
+    """Attaches a watcher, whose records go below `tmp_path`."""
+    with closing_all(partial(Watcher, tmp_path)) as start:
+        yield start
+
+
+def _incidents(directory: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert main(["incident", "list", "--json", "--state-dir", str(directory / "slurm-guard")]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["incidents"]
+    return found
+
+
+@pytest.mark.parametrize("setup", ["", STUBBORN])
+def test_a_nan_ends_it(
+    setup: str,
+    train: Callable[..., Training],
+    watch: Callable[..., Watcher],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also one that ignores SIGTERM; the scene shows where it stood, and code 81 says why."""
+    training = train(setup + NAN)
+    watcher = watch(training.pid, *QUICK)
+    attached = watcher.read_line()
+    assert attached.startswith(f"watching pid {training.pid} (")
+    assert f", rank 0, log {training.log}; records in {tmp_path}/slurm-guard/pid-{training.pid}-" in attached
+    training.begin()
+    assert watcher.end() == 81
+    assert training.process.wait(1) == -(signal.SIGKILL if setup else signal.SIGTERM)
+    (incident,) = _incidents(tmp_path, capsys)
+    assert incident["breach"]["kind"] == "non_finite"
+    assert incident["recovery"] == "stop"
+    assert incident["stages"]["killed"] - incident["stages"]["breach"] < 10
+    folder = Path(incident["folder"])
+    assert b"loss nan" in (folder / "log-tail.txt").read_bytes()
+    stacks = folder / "stacks" / f"{socket.gethostname()}.txt"
+    assert "=== rank 0" in stacks.read_text()
+    assert "<module>" in stacks.read_text() or "no Python stack: " in stacks.read_text()
+
+
+def test_a_stall_ends_it(train: Callable[..., Training], watch: Callable[..., Watcher]) -> None:
+    """A limit of the user's own convicts alone; code 82."""
+    training = train(STALL)
+    watcher = watch(training.pid, "--stall-s", "2", *QUICK)
+    watcher.read_line()
+    training.begin()
+    assert watcher.end() == 82
+    assert training.process.wait(1) == -signal.SIGTERM
+    assert any("red line heartbeat: no progress for" in line for line in watcher.lines)
+
+
+def test_what_stood_in_the_log_before_is_not_judged(
+    train: Callable[..., Training], watch: Callable[..., Watcher], tmp_path: Path
+) -> None:
+    """NaN upon NaN, of another run perhaps; this one ends by itself, which is code 0."""
+    (tmp_path / "train.log").write_text("iteration 1 loss nan\n" * 100)
+    training = train(SHORT)
+    watcher = watch(training.pid, *QUICK)
+    watcher.read_line()
+    training.begin()
+    assert watcher.end() == 0
+    assert watcher.lines[1:] == [f"pid {training.pid} has ended by itself", ""]
+
+
+def test_the_whole_tree_ends_and_nobody_else(
+    train: Callable[..., Training], watch: Callable[..., Watcher]
+) -> None:
+    """Ranks, and one that went into a session of its own and lost its parent; not the process beside it."""
+    neighbour = train("import time; time.sleep(600)")
+    training = train(RANKS + ESCAPE + NAN)
+    until(lambda: len(children(training.pid)) == 3)
+    ranks = children(training.pid)
+    watcher = watch(training.pid, *QUICK)
+    assert ", ranks 0-2, log " in watcher.read_line()
+    training.begin()
+    until(lambda: b"pid " in training.log.read_bytes())
+    escaped = int(training.log.read_text().split("escaped ")[1].split()[0])
+    assert (escaped, *ranks) == (*filter(lives, [escaped, *ranks]),)
+    training.begin()
+    assert watcher.end() == 81
+    assert list(filter(lives, [escaped, *ranks, training.pid])) == []
+    assert neighbour.runs_on()
