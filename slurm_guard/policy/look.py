@@ -22,24 +22,36 @@ class LookPair:
     """The pair that is being taken, or the newest one."""
 
     number: int = 0
-    began_s: float | None = None
+    taking: bool = False
     orders: int = 0
+    ordered_s: float = 0.0
     stacks: dict[int, list[StackReading]] = field(default_factory=dict)
     answered: dict[int, set[str]] = field(default_factory=dict)
     refused: str = ""
 
-    def begin(self, now_s: float) -> None:
+    def begin(self) -> None:
         """Start a new pair; the next `due` gives its first order."""
-        self.began_s, self.orders, self.refused = now_s, 0, ""
+        self.taking, self.orders, self.refused = True, 0, ""
         self.stacks, self.answered = {}, {}
 
-    def due(self, interval_s: float, now_s: float) -> Look | None:
-        """The order that is to be sent now, if one is."""
-        if self.began_s is None or self.orders == 2 or now_s < self.began_s + self.orders * interval_s:
+    def due(self, nodes: Collection[str], interval_s: float, now_s: float) -> Look | None:
+        """The order that is to be sent now, if one is; the second once all nodes have answered the first.
+
+        A watchdog that still is at one look refuses another.
+        """
+        if not self.taking or self.orders == 2:
+            return None
+        if self.orders and (now_s < self.ordered_s + interval_s or not self._answered(nodes, now_s)):
             return None
         self.orders += 1
         self.number += 1
+        self.ordered_s = now_s
         return Look(self.number, LOOK_TIMEOUT_S)
+
+    def _answered(self, nodes: Collection[str], now_s: float) -> bool:
+        """Whether the newest look is in from all nodes, or late."""
+        late = now_s >= self.ordered_s + LOOK_TIMEOUT_S + _ROOM_S
+        return late or set(nodes) <= self.answered.get(self.number, set())
 
     def stack(self, report: Stack) -> None:
         """A stack arrived."""
@@ -50,18 +62,11 @@ class LookPair:
         self.answered.setdefault(report.look, set()).add(report.node)
         self.refused = report.refused or self.refused
 
-    def verdict(
-        self, nodes: Collection[str], ranks_alive: Collection[int], interval_s: float, now_s: float
-    ) -> Looks | None:
+    def verdict(self, nodes: Collection[str], ranks_alive: Collection[int], now_s: float) -> Looks | None:
         """What the pair says once both looks are in, or late; None while it is being taken."""
-        if self.began_s is None or self.orders < 2:
+        if not self.taking or self.orders < 2 or not self._answered(nodes, now_s):
             return None
-        complete = all(
-            set(nodes) <= self.answered.get(look, set()) for look in (self.number - 1, self.number)
-        )
-        if not complete and now_s < self.began_s + interval_s + LOOK_TIMEOUT_S + _ROOM_S:
-            return None
-        self.began_s = None
+        self.taking = False
         return judge_looks(*self.signatures(), ranks_alive)
 
     def signatures(self) -> tuple[dict[int, str], dict[int, str]]:
@@ -83,12 +88,12 @@ class LookPair:
 
     def forget(self) -> None:
         """The silence is over: where the ranks stood in it says nothing about the next one."""
-        self.began_s = None
+        self.taking = False
         self.stacks, self.answered = {}, {}
 
     def shifted(self, gap_s: float) -> None:
         """Leave the last `gap_s` seconds out."""
-        self.began_s = None if self.began_s is None else self.began_s + gap_s
+        self.ordered_s += gap_s
 
     def forget_scene(self) -> None:
         """A new scene is about to be captured."""

@@ -119,18 +119,18 @@ class SilenceWatch:
         acts: list[Act] = []
         if action.move is StallMove.LOOK:
             self.stall, self.interval_s = self.stall.looking(), settings.stack_interval_s
-            self.looks.begin(now_s)
+            self.looks.begin()
         elif action.move is StallMove.LOOK_EARLY:
             silent_s = now_s - self.stall.progress_s
             self.stall, self.interval_s = (
                 self.stall.looking_early(),
                 min(settings.stack_interval_s, silent_s / 2),
             )
-            self.looks.begin(now_s)
+            self.looks.begin()
         elif action.move is StallMove.WARN:
             self.stall = self.stall.warned()
             acts.append(Say(action.text))
-        order = self.looks.due(self.interval_s, now_s)
+        order = self.looks.due(alive, self.interval_s, now_s)
         if order is not None:
             acts.append(Send(order))
         self._read_looks(settings, alive, ranks, now_s)
@@ -146,7 +146,13 @@ class SilenceWatch:
             return Allowance()
         phase = self.phases.in_force(settings, now_s)
         expired = self.phases.expired(settings, self.stall.progress_s, now_s)
-        return Allowance(self.pauses.learned_s(settings), self.pauses.fixed_s(settings), phase, expired)
+        return Allowance(
+            self.pauses.learned_s(settings),
+            self.pauses.fixed_s(settings),
+            phase,
+            expired,
+            self.phases.over_s(settings),
+        )
 
     def _leave_blindness_out(self, alive: Collection[str], now_s: float) -> None:
         """Where nobody can see progress, there is no silence. Heartbeats come from the watchdogs."""
@@ -158,7 +164,7 @@ class SilenceWatch:
             self.pauses.shifted(gap_s)
 
     def _read_looks(self, settings: Settings, alive: Collection[str], ranks: RankTable, now_s: float) -> None:
-        verdict = self.looks.verdict(alive, ranks.living(), self.interval_s, now_s)
+        verdict = self.looks.verdict(alive, ranks.living(), now_s)
         if verdict is None:
             return
         phase = self.looks.phase()
