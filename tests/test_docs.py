@@ -8,11 +8,13 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_guard.adapters.heartbeat import read_heartbeat
 from slurm_guard.cli.app import main, make_app
 from slurm_guard.cli.guarded_srun import own_flags
 from slurm_guard.config.load import load_settings
@@ -143,7 +145,7 @@ def test_training_code_of_the_readme_saves_and_resumes(
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_GUARD_RING_DIR", str(tmp_path / "ring"))
-    (code,) = _code(ROOT / "README.md", "python")
+    _, code = _code(ROOT / "README.md", "python")
     model = torch.nn.Linear(2, 2)
     names = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "iterations": 151, "loss": 0.5}
     first: dict[str, Any] = dict(names)
@@ -151,6 +153,17 @@ def test_training_code_of_the_readme_saves_and_resumes(
     second: dict[str, Any] = dict(names)
     exec(code, second)
     assert (first["point"], second["point"].iteration) == (None, 100)
+
+
+def test_heartbeat_of_the_readme_is_read_as_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop with its one line leaves the last iteration and its loss."""
+    monkeypatch.setenv("SLURM_GUARD_RUN", "run")
+    monkeypatch.setattr(import_module("slurm_guard.training.heartbeat"), "_beaters", {})
+    code, _ = _code(ROOT / "README.md", "python")
+    exec(code, {"iterations": 3, "loss": 0.5})
+    said = read_heartbeat(os.getpid())
+    assert said is not None
+    assert (said.iteration, said.loss) == (2, 0.5)
 
 
 def test_reasons_in_recovery_are_the_ladders_own() -> None:

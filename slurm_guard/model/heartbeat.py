@@ -8,9 +8,9 @@ twice the number of beats.
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass
 from struct import Struct
+from zlib import crc32
 
 from slurm_guard.model.phase import Phase
 
@@ -33,6 +33,7 @@ Without LOSS_KNOWN in the flags loss and loss_iteration mean nothing."""
 
 _BODY = Struct("<qqdddqBB2x")
 _CHECK = Struct("<I")
+_pack_body, _pack_check = _BODY.pack, _CHECK.pack
 USED = BODY_AT + _BODY.size + _CHECK.size
 """The bytes that matter."""
 
@@ -56,8 +57,8 @@ class Heartbeat:
 
 def encode_body(beats: int, fields: Fields) -> bytes:
     """The body of beat number `beats`, its checksum included: what stands at BODY_AT."""
-    body = _BODY.pack(*fields)
-    return body + _CHECK.pack(zlib.crc32(body, 2 * beats & 0xFFFFFFFF))
+    body = _pack_body(*fields)
+    return body + _pack_check(crc32(body, 2 * beats & 0xFFFFFFFF))
 
 
 def parse_heartbeat(data: bytes) -> Heartbeat | None:
@@ -67,7 +68,7 @@ def parse_heartbeat(data: bytes) -> Heartbeat | None:
     (sequence,) = SEQUENCE.unpack_from(data, SEQUENCE_AT)
     (check,) = _CHECK.unpack_from(data, BODY_AT + _BODY.size)
     body = data[BODY_AT : BODY_AT + _BODY.size]
-    if sequence == 0 or sequence % 2 or zlib.crc32(body, sequence & 0xFFFFFFFF) != check:
+    if sequence == 0 or sequence % 2 or crc32(body, sequence & 0xFFFFFFFF) != check:
         return None
     pid, iteration, beat_s, epoch, loss, loss_iteration, phase, flags = _BODY.unpack(body)
     if phase >= len(PHASES):

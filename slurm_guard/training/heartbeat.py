@@ -15,9 +15,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-import time
 from contextlib import suppress
 from numbers import Integral, Real
+from time import monotonic
 from typing import Any
 
 from slurm_guard.model.heartbeat import (
@@ -48,6 +48,7 @@ _CODES: dict[Any, int] = {
 }
 _TRAINING = PHASES.index(Phase.TRAINING)
 _LARGEST = 1 << 63
+_pack_sequence = SEQUENCE.pack_into
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING, _MFD_NOEXEC_SEAL = 1, 2, 8
 _F_ADD_SEALS, _F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 1, 2, 4
 
@@ -79,6 +80,8 @@ def heartbeat(
 class _Beater:
     """The memory of one process, and what it said last."""
 
+    __slots__ = ("_beats", "_epoch", "_iteration", "_lock", "_loss", "_page", "_phase", "pid")
+
     def __init__(self, pid: int, page: Any) -> None:
         self.pid = pid
         self._page = page
@@ -92,16 +95,17 @@ class _Beater:
 
     def beat(self, iteration: Any, loss: Any, epoch: Any, phase: Any) -> None:
         # Two threads, or a signal handler in the middle of a call: the second one is left out, never waits.
-        if not self._lock.acquire(False):
+        lock = self._lock
+        if not lock.acquire(False):
             return
         try:
-            if iteration is not None:
+            if iteration is not None and iteration is not self._iteration:
                 self._go_to(iteration)
             if epoch is not None:
                 self._epoch = epoch if type(epoch) is float else _read_epoch(epoch, self._epoch)
             if phase is not None:
                 self._phase = _find_phase(phase)
-            now_s = time.monotonic()
+            now_s = monotonic()
             beats = self._beats + 1
             place = beats if self._iteration is None else self._iteration
             if loss is None or self._phase != _TRAINING:
@@ -110,21 +114,27 @@ class _Beater:
                 self._loss.take(loss, place, now_s)
             self._write(beats, place, now_s)
         finally:
-            self._lock.release()
+            lock.release()
 
     def _go_to(self, iteration: Any) -> None:
-        number = int(iteration) if type(iteration) is int or isinstance(iteration, Integral) else None
-        if number is not None and number != self._iteration and -_LARGEST <= number < _LARGEST:
-            self._iteration, self._phase = number, _TRAINING
+        if type(iteration) is not int:
+            if not isinstance(iteration, Integral):
+                return
+            iteration = int(iteration)
+        if iteration != self._iteration and -_LARGEST <= iteration < _LARGEST:
+            self._iteration, self._phase = iteration, _TRAINING
 
     def _write(self, beats: int, place: int, now_s: float) -> None:
-        loss, of = self._loss.number, self._loss.iteration
-        known, number = (0, 0.0) if loss is None else (LOSS_KNOWN, loss)
-        body = encode_body(beats, (self.pid, place, now_s, self._epoch, number, of, self._phase, known))
+        loss, page = self._loss, self._page
+        number = loss.number
+        known, number = (0, 0.0) if number is None else (LOSS_KNOWN, number)
+        body = encode_body(
+            beats, (self.pid, place, now_s, self._epoch, number, loss.iteration, self._phase, known)
+        )
         self._beats = beats
-        SEQUENCE.pack_into(self._page, SEQUENCE_AT, 2 * beats - 1)
-        self._page[BODY_AT:USED] = body
-        SEQUENCE.pack_into(self._page, SEQUENCE_AT, 2 * beats)
+        _pack_sequence(page, SEQUENCE_AT, 2 * beats - 1)
+        page[BODY_AT:USED] = body
+        _pack_sequence(page, SEQUENCE_AT, 2 * beats)
 
 
 _UNKNOWN: Any = object()

@@ -16,6 +16,8 @@ class LossReader:
     and its value known at a later call.
     """
 
+    __slots__ = ("_broken", "_buffer", "_copied", "_event", "_next_s", "iteration", "number")
+
     def __init__(self) -> None:
         self.number: float | None = None
         self.iteration = 0
@@ -28,7 +30,9 @@ class LossReader:
     def take(self, loss: Any, iteration: int, now_s: float) -> None:
         """A number, a tensor of one element or a numpy scalar; anything else makes the loss unknown."""
         if type(loss) is float:
-            self.number, self.iteration, self._event = loss, iteration, None
+            self.number = loss
+            self.iteration = iteration
+            self._event = None
             return
         self.poll()
         try:
