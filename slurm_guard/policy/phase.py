@@ -31,7 +31,8 @@ class PhaseTable:
 
     `declared` is by rank and ends when that rank declares another. `begun` holds what text and stacks
     showed since the last training progress, `over` those after which the text said training, and
-    `shown` those that only stacks showed. `announced` is whether a phase was declared or in the text
+    `shown` those that only stacks showed. `ended` holds beginning and end of those that were said to be
+    over in this silence. `announced` is whether a phase was declared or in the text
     since the last progress: such a silence says nothing about the rhythm of the training.
     """
 
@@ -39,12 +40,14 @@ class PhaseTable:
     begun: dict[Phase, float] = field(default_factory=dict)
     over: set[Phase] = field(default_factory=set)
     shown: set[Phase] = field(default_factory=set)
+    ended: dict[Phase, tuple[float, float]] = field(default_factory=dict)
     announced: bool = False
 
     def declare(self, rank: int, phase: Phase, now_s: float) -> None:
         """A rank's heartbeat says what it is about."""
         if phase is Phase.TRAINING:
-            self.declared.pop(rank, None)
+            if rank in self.declared:
+                self._end(*self.declared.pop(rank), now_s)
         elif self.declared_by(rank) is not phase:
             self.declared[rank] = (phase, now_s)
             self.announced = True
@@ -60,12 +63,18 @@ class PhaseTable:
     def hear(self, phase: Phase, now_s: float) -> None:
         """The log, or the end of a rank, says what the job is about."""
         if phase is Phase.TRAINING:
+            for begun in self.begun.keys() - self.over:
+                self._end(begun, self.begun[begun], now_s)
             self.over |= self.begun.keys()
             return
         self.begun.setdefault(phase, now_s)
         self.over.discard(phase)
         self.shown.discard(phase)
         self.announced = True
+
+    def _end(self, phase: Phase, began_s: float, now_s: float) -> None:
+        """The phase is said to be over. A second time in one silence it counts from its first beginning."""
+        self.ended[phase] = (self.ended.get(phase, (began_s, 0.0))[0], now_s)
 
     def show(self, phase: Phase, now_s: float) -> bool:
         """The stacks of a look show it: whether that is new in this silence."""
@@ -78,7 +87,7 @@ class PhaseTable:
     def progressed(self, *, training: bool) -> None:
         """There was progress. Where it was the training's, all that was not declared is over."""
         if training:
-            self.begun, self.over, self.shown = {}, set(), set()
+            self.begun, self.over, self.shown, self.ended = {}, set(), set(), {}
         self.announced = bool(self.declared) or bool(self.begun.keys() - self.shown)
 
     def in_force(self, settings: Settings, now_s: float) -> Phase | None:
@@ -91,6 +100,15 @@ class PhaseTable:
         spans = [span for span in self._spans(settings) if progress_s < span[0] <= now_s]
         return max(spans)[1] if spans else None
 
+    def over_s(self, settings: Settings) -> float:
+        """When the last phase of this silence was over that ended in its time; 0 without one."""
+        ends = (
+            ended_s
+            for phase, (began_s, ended_s) in self.ended.items()
+            if ended_s - began_s <= phase_limit_s(phase, settings)
+        )
+        return max(ends, default=0.0)
+
     def _spans(self, settings: Settings) -> Iterator[tuple[float, Phase]]:
         """When each phase has had its time."""
         begun = [item for item in self.begun.items() if item[0] not in self.over]
@@ -101,3 +119,6 @@ class PhaseTable:
         """Leave the last `gap_s` seconds out."""
         self.declared = {rank: (phase, at_s + gap_s) for rank, (phase, at_s) in self.declared.items()}
         self.begun = {phase: at_s + gap_s for phase, at_s in self.begun.items()}
+        self.ended = {
+            phase: (began_s + gap_s, ended_s + gap_s) for phase, (began_s, ended_s) in self.ended.items()
+        }

@@ -63,13 +63,15 @@ class Allowance:
     """What explains this silence.
 
     `learned_s` and `fixed_s` are the limits of the job's own rhythm (None and 0: not known), `phase`
-    is the one that explains the silence now, `expired` one that did so and has had its time.
+    is the one that explains the silence now, `expired` one that did so and has had its time. `since_s`
+    is when one was over in its time: the silence before that is explained.
     """
 
     learned_s: float | None = None
     fixed_s: float = 0.0
     phase: Phase | None = None
     expired: Phase | None = None
+    since_s: float = 0.0
 
 
 _WAIT = StallAction(StallMove.WAIT)
@@ -164,7 +166,7 @@ def judge_stall(
         return _WAIT
     if not state.armed:
         return _judge_startup(state, settings, now_s)
-    silent_s = now_s - state.progress_s
+    silent_s = now_s - max(state.progress_s, allowance.since_s)
     own = "stall_s" in explicit
     soft_s = settings.stall_s if own else max(settings.stall_s, allowance.fixed_s)
     hard_s, whose = settings.stall_hard_s, "hard limit"
@@ -172,7 +174,8 @@ def judge_stall(
         hard_s, whose = settings.stall_s, "limit set by you"
     elif "stall_hard_s" not in explicit:
         hard_s = max(hard_s, allowance.fixed_s)
-    after = f"; its {allowance.expired.value} phase has had its time" if allowance.expired else ""
+    after = "; counted from the end of a phase" if allowance.since_s > state.progress_s else ""
+    after = f"; its {allowance.expired.value} phase has had its time" if allowance.expired else after
     if silent_s >= hard_s and not (allowance.expired and not own and _unlooked(state)):
         return _breach(state, silent_s, f"the {whose} is {hard_s:g} s{after}")
     if silent_s >= soft_s:

@@ -115,6 +115,54 @@ def test_declared_phase_is_left_alone_and_ends_with_the_word_of_its_rank() -> No
     assert run.wait(20) is not None
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "seconds"),
+    [("Running evaluation", "Evaluation finished", 5000), ("Saving checkpoint", "Saved checkpoint", 3500)],
+)
+def test_silence_after_a_phase_counts_from_its_end(begin: str, end: str, seconds: int) -> None:
+    """Longer than the hard limit: its end is no hang, and a hang after it is seen as ever."""
+    run = training()
+    run.text(begin)
+    assert run.wait(seconds) is None
+    run.text(end)
+    assert run.wait(55) is None
+    assert run.looks == []
+    breach = run.wait(60)
+    assert breach is not None
+    assert "counted from the end of a phase" in breach.evidence
+
+
+def test_declared_phase_that_ends_before_the_next_iteration_is_no_hang() -> None:
+    """`heartbeat(phase="train")` right after the save, with the iteration that was."""
+    run = WatchedRun()
+    for iteration in range(1, 51):
+        run.beat(0, iteration, iteration)
+        run.wait(1)
+    run.beat(0, 50, 51, Phase.CHECKPOINT)
+    assert run.wait(3500) is None
+    run.beat(0, 50, 52)
+    assert run.wait(55) is None
+    assert run.wait(60) is not None
+
+
+def test_phase_that_ended_late_explains_nothing() -> None:
+    """It had its time; nor do begin and end, said again and again, hold the silence up for ever."""
+    run = training(checkpoint_s=500.0)
+    run.text("Saving checkpoint")
+    run.stacks = move
+    assert run.wait(501) is None
+    run.text("Saved checkpoint")
+    run.stacks = stand
+    assert run.wait(95) is not None
+    run = training(checkpoint_s=500.0)
+    for _ in range(12):
+        run.text("Saving checkpoint")
+        run.wait(40)
+        run.text("Saved checkpoint")
+        run.wait(10)
+    assert run.wait(120) is not None
+
+
 def test_phase_seen_in_one_stack_gives_all_ranks_its_time() -> None:
     """Rank 0 saves without a word: the looks find it, and are taken again when it has had its time."""
     run = training(checkpoint_s=500.0)
