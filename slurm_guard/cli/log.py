@@ -49,9 +49,9 @@ def records(
     """
     reader = LineReader(parse_patterns(loss_key, iteration_key, pattern, phase_pattern))
     encode = json.JSONEncoder().encode
-    if not as_json:
-        print(f"{'line':>9}  {'loss':>12}  {'iteration':>10}  {'epoch':>8}  kind (phase)")
     with open_log(file) as log:
+        if not as_json:
+            print(f"{'line':>9}  {'loss':>12}  {'iteration':>10}  {'epoch':>8}  kind (phase)")
         for number, record in _read_lines(log, reader):
             if as_json:
                 print(encode({"line": number, **_as_json(record)}))
@@ -85,10 +85,10 @@ def open_log(path: str) -> BinaryIO:
         SlurmGuardError: it is no regular file, or it cannot be read.
     """
     try:
-        # A FIFO without a writer would block the open, so it is looked at first.
+        # A FIFO without a writer would block the open: it is looked at first, and then opened without.
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
-            return open(path, "rb")
+            return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     except (OSError, ValueError) as error:
         raise SlurmGuardError(f"{path}: cannot be read ({getattr(error, 'strerror', error)})") from None
     kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
@@ -98,7 +98,7 @@ def open_log(path: str) -> BinaryIO:
 def _read_lines(log: BinaryIO, reader: LineReader) -> Iterator[tuple[int, Record | None]]:
     """Each line's number and record; of several frames on a line every value is the newest one's."""
     number, record, is_open = 1, None, False
-    while piece := log.readline(_PIECE):
+    for piece in iter(lambda: _read_piece(log), b""):
         record = _merge(record, reader.feed(piece))
         is_open = not piece.endswith(b"\n")
         if not is_open:
@@ -106,6 +106,13 @@ def _read_lines(log: BinaryIO, reader: LineReader) -> Iterator[tuple[int, Record
             number, record = number + 1, None
     if is_open:
         yield number, _merge(record, reader.flush())
+
+
+def _read_piece(log: BinaryIO) -> bytes:
+    try:
+        return log.readline(_PIECE)
+    except OSError as error:
+        raise SlurmGuardError(f"{log.name}: cannot be read ({error.strerror})") from None
 
 
 def _merge(record: Record | None, newer: list[Record]) -> Record | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import RecordKind
+from slurm_guard.policy.logclean import parse_text
 from slurm_guard.policy.logpattern import LogPattern, Role
 from slurm_guard.policy.logread import Form, Reading
 
@@ -49,7 +50,7 @@ class Explanation:
 
     def see(self, line: bytes, reading: Reading, pattern: LogPattern) -> None:
         """Add one line as the reader understood it."""
-        example = line[:_EXAMPLE].decode("utf-8", "replace").strip()
+        example = _printable(parse_text(line[:_EXAMPLE])).strip()
         record, found = reading.record, reading.found
         if record is None or (record.kind is RecordKind.NOISE and record.phase is None):
             self._ignore(
@@ -97,12 +98,17 @@ class Explanation:
 
     def _add(self, tallies: dict[str, Tally], name: str, example: str) -> None:
         if name in tallies or len(tallies) < 200:  # a log of names that never repeat must not fill the memory
-            tallies.setdefault(name, Tally()).add(self.line, example)
+            tallies.setdefault(_printable(name), Tally()).add(self.line, example)
 
     def _ignore(self, reason: str, key: str, example: str, pattern: LogPattern) -> None:
         role = pattern.meaning(key)[0] if key else Role.NOTHING
         why = f"{key}: {_REASONS[role]}" if role in _REASONS else (reason or key)
         self._add(self.ignored, why, example)
+
+
+def _printable(text: str) -> str:
+    """A log must not steer the terminal on which its explanation is read."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def _section(title: str, tallies: dict[str, Tally], *, with_example: bool = False) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -71,9 +72,16 @@ def test_phases_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("kind", ["directory", "FIFO", "socket", "missing"])
-def test_what_is_no_log_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory, a FIFO (without blocking), a socket and a missing file are told in a line."""
+@pytest.mark.parametrize("command", ["records", "explain"])
+@pytest.mark.parametrize("kind", ["directory", "FIFO", "socket", "device", "loop", "missing", "unreadable"])
+def test_what_is_no_log_is_one_line(
+    kind: str,
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A directory, a FIFO (without blocking), a socket and what cannot be read are told in a line."""
     path = tmp_path / "log"
     end = socket.socket(socket.AF_UNIX)
     if kind == "directory":
@@ -82,12 +90,43 @@ def test_what_is_no_log_is_one_line(kind: str, tmp_path: Path, capsys: pytest.Ca
         os.mkfifo(path)
     elif kind == "socket":
         end.bind(str(path))
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "unreadable":
+        path.write_bytes(b"loss 1\n")
+        monkeypatch.setattr(os, "open", refuse)
     with end:
-        assert main(["log", "records", str(path), "--json"]) == 1
+        assert main(["log", command, "/dev/zero" if kind == "device" else str(path)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
-    assert ("No such file" if kind == "missing" else f"is a {kind}") in said.err
+    wanted = {"missing": "No such file", "loop": "Too many levels", "unreadable": "Permission denied"}
+    assert wanted.get(kind, f"is a {kind}") in said.err
+
+
+def refuse(*_: object) -> int:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_log_that_cannot_be_read_to_its_end_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The file opens, but reading fails: as on a file system that has gone away."""
+    assert main(["log", "records", "/proc/self/mem"]) == 1
+    assert capsys.readouterr().err == "slurm-guard: /proc/self/mem: cannot be read (Input/output error)\n"
+
+
+def test_bytes_of_any_kind_are_read_and_steer_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Invalid UTF-8, NUL and escapes stand in the way of no value; what is shown of them is printable."""
+    log = tmp_path / "log"
+    log.write_bytes(
+        b"\xff\x00\x1b[2J\x1b]0;title\x07 step 3 \xe2\x96 loss: \x1b[31m2.5\x9b\n" + bytes(range(256))
+    )
+    assert main(["log", "records", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["loss"] == 2.5
+    log.write_bytes(b'{"loss_\\u001b[2J": 2, "step": 3}\nloss_cls: 3 \x1b[2J\x07\x9b\n')
+    assert main(["log", "explain", str(log)]) == 0
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
 
 def test_unusable_pattern_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,8 +193,8 @@ def test_chunking_does_not_matter_for_any_framework(sizes: list[int], random: Ra
 
 
 PIECES = [
-    b"\n", b"\r", b"\r\n", b"\n\n", b"\x00", b"\x00" * 9, b"\xff", b"\xe2\x96\x88", b"\xc2\xa0", b"\x1b[32m", b" ",
-    b"step 1 loss 2.5", b"loss=nan", b"Saving checkpoint to a", b"***** Running Evaluation *****",
+    b"\n", b"\r", b"\r\n", b"\n\n", b"\x00", b"\x00" * 9, b"\xff", b"\xe2\x96\x88", b"\xc2\xa0", b"\x1b[32m",
+    b" ", b"step 1 loss 2.5", b"loss=nan", b"Saving checkpoint to a", b"***** Running Evaluation *****",
     b"5/5 [0", b"epoch,step,train_loss", b"1,2,3.5", b'{"loss": 2.5, "step": 3}', b"    train/loss=2",
     b"[step=1/9]", b"Epoch 1/2",
 ]  # fmt: skip
