@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 
 from slurm_guard.policy.losswindow import LossWindow
 
 _NOTABLE = 3.0
 """Times the median at which a rise is worth a note, if it lasts."""
 
-_TAIL = 5.0
-"""How many times as far above the median as the upper tenth begins: a noisy series has high single losses."""
+_NOISE = 2.5
+"""Deviations of the logarithm by which a noisy series leaves its median in good health."""
 
 SMALL = 0.1
 _SMALL_SIGNED = 1.0
 """Losses below which nothing is judged. One that starts at 0 may grow a thousandfold in good health, and
 one that may be negative (reinforcement learning) has no scale of its own."""
 
-_BEGINNING = 1.2
-"""Times the level at the beginning: what is no worse has been there before, as after a restart of the
-learning rate, and stops no job."""
+_HIGHEST = 1.2
+"""Times the highest level of the series, mostly that of its beginning: what is no worse was there before,
+and comes again with a restart of the learning rate. It stops no job."""
 
 _CALM = 0.2
 """Least deviation of a signed series, as a share of its size."""
@@ -39,18 +40,18 @@ class LossLimits:
     stop: float
 
 
-def choose_limits(window: LossWindow, beginning: float, factor: float, *, is_signed: bool) -> LossLimits:
-    """The limits after these losses; `beginning` is the level at which the series began.
+def choose_limits(window: LossWindow, highest: float, factor: float, *, is_signed: bool) -> LossLimits:
+    """The limits after these losses; `highest` is the highest median of the series so far.
 
     All of them are at least the largest loss of the window. A positive series is measured by its
-    median and its upper tail, one that may be zero or negative by its deviation as well.
+    median and its noise, one that may be zero or negative by its deviation as well.
     """
     median = window.median
     if is_signed:
         deviation = max(window.deviation(), _CALM * window.magnitude())
         note = max(window.largest, _SMALL_SIGNED, factor * median, median + factor * deviation)
     else:
-        tail = median + _TAIL * (window.quantile(0.9) - median)
-        note = max(window.largest, SMALL, min(_NOTABLE, factor) * median, tail)
+        usual = median * exp(_NOISE * window.noise())
+        note = max(window.largest, SMALL, min(_NOTABLE, factor) * median, usual)
     spike = max(note, factor * median)
-    return LossLimits(median, len(window), note, spike, max(spike, _BEGINNING * beginning))
+    return LossLimits(median, len(window), note, spike, max(spike, _HIGHEST * highest))

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from math import log
+from statistics import fmean
+
+_TO_DEVIATION = 1.4826
+"""From the median distance to the standard deviation, in a normal series."""
 
 
 class LossWindow:
@@ -49,7 +54,19 @@ class LossWindow:
     def deviation(self) -> float:
         """The median distance from the median, scaled to be the standard deviation of a normal series."""
         middle = self.median
-        return 1.4826 * sorted(abs(loss - middle) for loss in self._by_size)[len(self._by_size) // 2]
+        return _TO_DEVIATION * sorted(abs(loss - middle) for loss in self._by_size)[len(self._by_size) // 2]
+
+    def noise(self) -> float:
+        """The usual distance of the logarithms from their line of trend, scaled like a standard deviation.
+
+        A steady rise adds nothing to it. All losses must be positive.
+        """
+        logs = list(map(log, self._by_time))
+        middle, centre = fmean(logs), (len(logs) - 1) / 2
+        slope = sum((at - centre) * (value - middle) for at, value in enumerate(logs))
+        slope /= sum((at - centre) ** 2 for at in range(len(logs)))
+        away = sorted(abs(value - middle - slope * (at - centre)) for at, value in enumerate(logs))
+        return _TO_DEVIATION * away[len(away) // 2]
 
     def magnitude(self) -> float:
         """The median of the losses without their sign."""

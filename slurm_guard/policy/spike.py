@@ -24,7 +24,7 @@ _LASTING = 3
 """Unusual records in a row that are a spike even below `spike_factor`."""
 
 _FALLEN = 0.8
-_RISEN = 1.2
+_RISEN = 1.1
 """Share of the peak's height that is a clear fall, and of the first outliers' that is a rise."""
 
 _PATIENCE = 10
@@ -39,10 +39,14 @@ _DRIFTED = 1.5
 
 @dataclass(slots=True)
 class Excursion:
-    """Records above the limits, in a row. `high` counts the newest ones in a row above `stop`; `tail` are
-    the losses of those, `peak` is the greatest height (above the median) that several of them had."""
+    """Records above the limits, in a row, and how many above `stop` are `needed` for one.
+
+    `high` counts the newest ones in a row above `stop`; `tail` are the losses of those, `peak` is the
+    greatest height (above the median) that several of them had.
+    """
 
     limits: LossLimits
+    needed: int
     length: int = 0
     high: int = 0
     high_s: float = 0.0
@@ -57,12 +61,14 @@ class Excursion:
 class LossSeries:
     """The training losses of one rank since it began, or of all lines without a label.
 
-    `low` and `low_top` are median and upper tenth of the window when its median was lowest, `drifted`
-    how many records in a row lay clearly above that.
+    `high` is the highest median of a window so far. `low` and `low_top` are median and upper tenth of the
+    full window whose median was lowest, `drifted` how many records in a row lay clearly above that.
+    `healed` is the longest run of outliers after which the loss came back to its median, `unhealed` one
+    that did not yet.
     """
 
     window: LossWindow
-    beginning: float = 0.0
+    high: float = 0.0
     iteration: int | None = None
     epoch: float | None = None
     is_signed: bool = False
@@ -70,6 +76,8 @@ class LossSeries:
     low_top: float = 0.0
     drifted: int = 0
     excursion: Excursion | None = None
+    unhealed: int = 0
+    healed: int = 0
 
     def follows(self, record: Record) -> bool:
         """Whether the record is a new one. A lower iteration or epoch is a restart: all begins anew."""
@@ -90,21 +98,24 @@ class LossSeries:
         """Forget everything."""
         self.window.clear()
         self.excursion, self.is_signed = None, False
-        self.beginning = self.low = 0.0
-        self.drifted = 0
+        self.high = self.low = 0.0
+        self.drifted = self.unhealed = self.healed = 0
 
     def learn(self, loss: float) -> None:
         """Take a usual loss in."""
         self.is_signed = self.is_signed or loss <= 0
         self.window.learn(loss)
-        if not self.beginning and len(self.window) == WARM_UP:
-            self.beginning = self.window.median
+        if len(self.window) >= WARM_UP:
+            self.high = max(self.high, self.window.median)
+        if self.unhealed and loss <= self.window.median:
+            self.healed, self.unhealed = max(self.healed, self.unhealed), 0
 
 
 def judge_spike(series: LossSeries, record: Record, settings: Settings, now_s: float) -> Verdict | None:
     """Take a record with a finite loss, and say what it is: a spike, its end, or what stops the job.
 
-    A rise by less than `spike_factor ** (2 / spike_window)` a record (4.7 % by default) stops nothing.
+    A loss that changes by at most 2 % a record never leaves what is usual. Where spikes heal by
+    themselves, as those of a short epoch's beginning, twice the longest of them are needed for a stop.
     """
     loss = record.loss
     if loss is None or not series.follows(record):
@@ -115,8 +126,10 @@ def judge_spike(series: LossSeries, record: Record, settings: Settings, now_s: f
         series.learn(loss)
         return _judge_drift(series, record)
     if series.excursion is None:
-        series.excursion = Excursion(limits, tail=deque(maxlen=settings.spike_limit))
+        needed = min(max(settings.spike_limit, 2 * series.healed), _PATIENCE * settings.spike_limit)
+        series.excursion = Excursion(limits, needed, tail=deque(maxlen=settings.spike_limit))
     verdict = _judge_high(series.excursion, record, loss, settings, now_s)
+    series.unhealed = max(series.unhealed, series.excursion.high)
     if series.excursion.length >= settings.spike_window and not series.excursion.high:
         series.window.clear()
         series.excursion = None
@@ -127,7 +140,7 @@ def _limits(series: LossSeries, loss: float, settings: Settings) -> LossLimits |
     """The limits, where the loss may be above them."""
     if len(series.window) < WARM_UP or loss <= series.window.largest:
         return None
-    return choose_limits(series.window, series.beginning, settings.spike_factor, is_signed=series.is_signed)
+    return choose_limits(series.window, series.high, settings.spike_factor, is_signed=series.is_signed)
 
 
 def _judge_high(
@@ -156,7 +169,7 @@ def _judge_high(
 
 def _judge_trend(excursion: Excursion, record: Record, settings: Settings, now_s: float) -> Verdict | None:
     """Whether the outliers fall back, stay or rise, by the medians of the oldest and the newest of them."""
-    tail, share = list(excursion.tail), max(1, settings.spike_limit // 3)
+    tail, share = list(excursion.tail), max(1, settings.spike_limit // 2)
     if len(tail) < share:
         return None
     newest = median(tail[-share:]) - excursion.limits.median
@@ -169,7 +182,7 @@ def _judge_trend(excursion: Excursion, record: Record, settings: Settings, now_s
         excursion.is_watched = True
         text = f"{_describe(excursion, record, excursion.high)}, and falls back"
         return Verdict(VerdictKind.RECOVERING, Action.WATCH, text, record.iteration)
-    if excursion.high < settings.spike_limit:
+    if excursion.high < excursion.needed:
         return None
     is_rising = newest > _RISEN * oldest
     breach = Breach(
