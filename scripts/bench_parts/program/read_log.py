@@ -24,7 +24,7 @@ NOISE = (
     "[2026-01-15 10:20:30,{i}] [INFO] [config.py:{i}:print]   {word} ................. True\n",
     "gpu07:{i}:7001 [3] NCCL INFO Channel 02/0 : 3[{i}] -> 4[4] [send] via NET/IB/0/{word}\n",
     "  warnings.warn('The given {word} is not writable, and PyTorch does not support {word}')\n",
-    "Downloading shard 00017-of-{i}.parquet from /data/{word}/{word} of node gpu07\n",
+    "gpu07: 00017-of-{i}.parquet of /data/{word}/{word} comes from the cache of {word}\n",
 )
 WORST = {
     "binary, lines of 1 MB": os.urandom(1 << 20).translate(bytes(range(256)), b"\r\n") + b"\n",
@@ -129,7 +129,7 @@ def follow(path: str, polls: int = 100, megabytes: int = 50) -> dict[str, float]
 def growth(size: int) -> dict[str, int]:
     """KiB of this process after a twentieth of so many bytes, and after all of them."""
     reader, seen, early = LineReader(), 0, 0
-    block = compose(2_000, 50) + b"".join(WORST.values())
+    block = compose(2_000, 50, words=50) + b"".join(WORST.values())
     while seen < size:
         for start in range(0, len(block), PIECE):
             reader.feed(block[start : start + PIECE])
