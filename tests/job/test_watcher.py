@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ class Watching:
         self.words.append(said)
         return []
 
+    def let_begin(self) -> None:
+        """Let the followers take their first look: what they find then is old."""
+        followers = [followed.follower for followed in self.watcher._followed]
+        self.wait_for(lambda: all(follower._files._list_s for follower in followers))
+
     def append(self, name: str, text: str) -> None:
         """The training writes to one of its files."""
         with (self.root / name).open("a") as file:
@@ -68,7 +74,7 @@ class Watching:
 
     def wait_for(self, found: Callable[[], object]) -> None:
         """Do what followers ask for until it is found."""
-        end_s = time.monotonic() + 5
+        end_s = time.monotonic() + 10
         while not found():
             assert time.monotonic() < end_s, (self.given, self.said)
             try:
@@ -89,11 +95,6 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Watching]]:
     yield make
     for watching in made:
         watching.watcher.step_ended()
-
-
-def let_begin() -> None:
-    """Let a follower take its first look: what it finds then is old."""
-    time.sleep(0.2)
 
 
 def test_passing_output_is_read(watch: Callable[..., Watching]) -> None:
@@ -126,7 +127,7 @@ def test_named_files_are_followed_beside_the_output(watch: Callable[..., Watchin
     """Several, globs too, from the working directory on; each record with its source."""
     watching = watch(log="m.jsonl, runs/*.csv")
     watching.watcher.srun_started()
-    let_begin()
+    watching.let_begin()
     watching.append("m.jsonl", '{"step": 1, "loss": 2.5}\n')
     watching.wait_for(lambda: ("m.jsonl", 1, 2.5) in watching.given)
     (watching.root / "runs").mkdir()
@@ -140,10 +141,10 @@ def test_file_that_two_patterns_match_is_one_source(watch: Callable[..., Watchin
     """Its records count once."""
     watching = watch("-o", "m.jsonl", log="*.jsonl")
     watching.watcher.srun_started()
-    let_begin()
+    watching.let_begin()
     for step in (1, 2, 3):
         watching.append("m.jsonl", f'{{"step": {step}, "loss": 2.5}}\n')
-        let_begin()
+        watching.wait_for(partial(watching.given.__contains__, ("m.jsonl", step, 2.5)))
     watching.wait_for(lambda: ("m.jsonl", 3, 2.5) in watching.given)
     watching.wait_for(watching.events.empty)
     assert [iteration for _, iteration, _ in watching.given] == [1, 2, 3]
@@ -154,7 +155,7 @@ def test_what_stood_in_a_file_is_no_progress_of_this_run(watch: Callable[..., Wa
     watching = watch(log="m.csv")
     watching.append("m.csv", "step,loss\n1,nan\n2,nan\n3,nan\n")
     watching.watcher.srun_started()
-    let_begin()
+    watching.let_begin()
     watching.append("m.csv", "4,2.5\n")
     watching.wait_for(lambda: watching.given)
     assert watching.given == [("m.csv", 4, 2.5)]
@@ -168,7 +169,7 @@ def test_vanished_log_is_told_to_the_listener(
     watching = watch(log="m.jsonl")
     acts: list[Act] = []
     watching.watcher.srun_started()
-    let_begin()
+    watching.let_begin()
     watching.append("m.jsonl", '{"step": 1, "loss": 2.5}\n')
     watching.wait_for(lambda: watching.given)
     (watching.root / "m.jsonl").unlink()
@@ -184,7 +185,7 @@ def test_hanging_storage_blinds_its_files_and_a_guard_that_slept_does_not(
     """Asked twice, some seconds apart; and sight comes back."""
     watching = watch(log="m.jsonl")
     watching.watcher.srun_started()
-    let_begin()
+    watching.let_begin()
     watching.append("m.jsonl", '{"step": 1, "loss": 2.5}\n')
     watching.wait_for(lambda: watching.given)
     path = f"{watching.root}/m.jsonl"
@@ -199,11 +200,11 @@ def test_files_of_srun_are_read_from_before_the_step_is_found(watch: Callable[..
     """They are known by name when srun starts; only a step's number in the name has to be waited for."""
     watching = watch("-o", "out-%j.%t", "-e", "err-%s")
     watching.watcher.srun_started()
-    let_begin()
+    watching.let_begin()
     watching.append("out-7.0", "step 1 loss 2.5\n")
     watching.wait_for(lambda: watching.given == [("out-7.0", 1, 2.5)])
     watching.watcher.step_began("7.3")
-    let_begin()
+    watching.let_begin()
     watching.append("err-3", "step 2 loss 2.0\n")
     watching.wait_for(lambda: ("err-3", 2, 2.0) in watching.given)
 
@@ -212,7 +213,7 @@ def test_last_words_of_a_step_are_kept_and_not_judged(watch: Callable[..., Watch
     """They are no progress of the next one."""
     watching = watch(log="m.jsonl")
     watching.watcher.srun_started()
-    let_begin()
+    watching.let_begin()
     watching.append("m.jsonl", '{"step": 1, "loss": 2.5}\n')
     watching.watcher.step_ended()
     watching.wait_for(lambda: b"2.5" in watching.watcher.tail.last_lines(9))

@@ -214,9 +214,15 @@ class Reading:
             self.found[name] = self.found.get(name, b"") + heard.chunk
 
 
+def let_begin(follower: Follower) -> Follower:
+    """Wait until it has taken its first look: what it finds then is old."""
+    wait_for(lambda: follower._files._list_s)
+    return follower
+
+
 def wait_for(found: Callable[[], object]) -> None:
     """Within some seconds."""
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 10
     while not found():
         assert time.monotonic() < end_s
         time.sleep(0.01)
@@ -230,7 +236,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
     """In order, whatever the looks cut it into."""
     reading = Reading(str(tmp_path / "out"))
-    time.sleep(0.1)
+    let_begin(reading.follower)
     for number in range(20):
         append(tmp_path / "out", f"{number}\n")
         time.sleep(0.01)
@@ -243,7 +249,7 @@ def test_last_words_are_read_after_stop(tmp_path: Path) -> None:
     others = set(threading.enumerate())
     reading = Reading(str(tmp_path / "out.*"))
     (follower,) = set(threading.enumerate()) - others
-    time.sleep(0.1)
+    let_begin(reading.follower)
     append(tmp_path / "out.7", "last\n")
     reading.follower.stop()
     wait_for(lambda: not follower.is_alive())
@@ -261,8 +267,7 @@ def test_slow_taker_is_waited_for(tmp_path: Path) -> None:
             chunks.append(len(heard.chunk))
             go.acquire()
 
-    follower = Follower(str(path), hear)
-    time.sleep(0.1)
+    follower = let_begin(Follower(str(path), hear))
     path.write_bytes(b"x" * (3 << 20))
     wait_for(lambda: chunks)
     time.sleep(0.1)
@@ -288,6 +293,7 @@ def test_storage_that_hangs_is_noticed_from_outside(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os.path, "exists", exists)
     hung, other = Reading(str(tmp_path / "hung")), Reading(str(tmp_path / "fine"))
     assert hanging.wait(5)
+    let_begin(other.follower)
     append(tmp_path / "fine", "one\n")
     wait_for(lambda: other.found)
     wait_for(lambda: hung.follower.is_hung() and not other.follower.is_hung())
