@@ -10,6 +10,11 @@ from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.reading import Record
 
 NOT_FINITE = "not finite"
+
+_CLEAN_RECORDS = 10
+_CLEAN_EPOCHS = 5
+"""Records without a word of a loss, and the epochs that they cover, after which bad ones are past. Rows that
+show only the parts of a loss are such, as long as all parts are finite."""
 NAN_NORM = "nan gradient norm"
 """The value of a record whose loss is finite, or was never shown, and whose gradient norm is NaN."""
 
@@ -30,7 +35,8 @@ class LossRun:
     """The newest records of one rank: what the bad ones in a row weigh, and where they began.
 
     `iteration` is the newest iteration with a loss; all other fields are those of the run and mean
-    nothing while `length` is 0. `length` is its weight, `records` how many there were.
+    nothing while `length` is 0. `length` is its weight, `records` how many there were, `clean` how many
+    without a loss came after the last.
     """
 
     length: int = 0
@@ -42,9 +48,18 @@ class LossRun:
     epoch: float | None = None
     text: str = ""
     value: str = ""
+    clean: int = 0
+
+    def passed(self, record: Record) -> LossRun:
+        """The run after a record that shows no loss, and no sign of a bad one."""
+        if not self.length or None in (record.iteration, self.iteration, record.epoch, self.epoch):
+            return self
+        epochs = (record.epoch or 0.0) - (self.epoch or 0.0)
+        is_past = self.clean >= _CLEAN_RECORDS and epochs >= _CLEAN_EPOCHS
+        return LossRun(iteration=record.iteration) if is_past else replace(self, clean=self.clean + 1)
 
     def extended(self, record: Record, sign: Sign, now_s: float) -> LossRun:
-        """The run with one more bad record; several of one iteration are one."""
+        """The run with one more bad record; several of one iteration (of one epoch) are one."""
         if not self.length:
             return LossRun(
                 sign.weight,
@@ -57,10 +72,11 @@ class LossRun:
                 sign.text,
                 sign.value,
             )
-        if record.iteration is not None and record.iteration == self.iteration:
+        if record.iteration is not None and (record.iteration, record.epoch) == (self.iteration, self.epoch):
             return self
         return replace(
             self,
+            clean=0,
             length=self.length + sign.weight,
             iteration=record.iteration,
             records=self.records + 1,

@@ -129,6 +129,7 @@ def _judge_training(
         return None if known.run is before else _judge_run(state, known.run, record, settings, now_s)
     state.skips.trained(record, counts=bool(record.loss))
     if record.loss is None:
+        known.run = known.run.passed(record)
         return None
     state.heals = state.heals or _has_healed(known.run, record)
     known.run = LossRun(iteration=record.iteration)

@@ -34,6 +34,7 @@ class Track:
     """One rank of one source. `lag` is how far behind the others it was when it was last heard."""
 
     highest: int | None = None
+    epoch: float | None = None
     steps: int = 0
     first_s: float = 0.0
     last_s: float = 0.0
@@ -55,12 +56,15 @@ class Track:
     def advances(self, record: Record) -> bool:
         """Whether the record goes on from the ones before.
 
+        The same iteration is progress in another epoch: a bar of batches ends every epoch at the same one.
         A lower iteration is a restart where it shows a loss that was not seen before, or where the
         training made some way since it last stepped back. Old lines that come again and again do neither.
         """
         number = record.iteration
         if number is None:
             return True
+        is_other = self.epoch is not None and record.epoch not in (None, self.epoch)
+        self.epoch = self.epoch if record.epoch is None else record.epoch
         mark = (number, repr(record.loss), record.epoch)
         new = (record.loss is not None or record.epoch is not None) and mark not in self.marks
         if new:
@@ -68,7 +72,7 @@ class Track:
         if self.highest is None or number > self.highest:
             return self._reach(number, self.rises + 1)
         if number == self.highest:
-            return False
+            return new and is_other
         return self._reach(number, 0) if new or self.rises >= RISES else self._climbs(number)
 
     def _climbs(self, number: int) -> bool:

@@ -49,6 +49,15 @@ def test_records_without_number_are_progress() -> None:
         assert table.record(Record(kind=kind), 0.0, "")
 
 
+def test_same_iteration_of_another_epoch_is_progress() -> None:
+    """A table with one row an epoch ends each at the same batch; its rows again and again are none."""
+    table = ProgressTable()
+    rows = [Record(iteration=8, epoch=epoch) for epoch in range(1, 21)]
+    assert [table.record(row, 1.0, "") for row in rows] == [True] * 20
+    assert not any(table.record(row, 2.0, "") for _ in range(20) for row in rows[-5:])
+    assert not table.record(Record(iteration=8, epoch=20, loss=2.0), 3.0, "")
+
+
 def test_summary_and_noise_never_are() -> None:
     """The end-of-run summary is no iteration, nor is a line that only names a phase."""
     for kind in (RecordKind.SUMMARY, RecordKind.NOISE):
