@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from itertools import islice
 
 from slurm_guard.adapters import procfs
 from slurm_guard.model.heartbeat import NAME, USED, Heartbeat, parse_heartbeat
@@ -57,22 +56,22 @@ def _open_heartbeat(pid: int) -> int | None:
 
     A fork holds that of its parent too; its own says its own pid, as it knows it in its container.
     """
+    folder = f"/proc/{pid}/fd"
     own: set[int] = set()
     try:
-        with os.scandir(f"/proc/{pid}/fd") as entries:
-            for entry in islice(entries, _FD_LIMIT):
-                if _link(entry.path) != _LINK:
-                    continue
-                fd = _open(entry.path)
-                if fd is None:
-                    continue
-                beat = _read(fd)
-                own = own or _pids(pid)
-                if beat is not None and beat.pid in own:
-                    return fd
-                os.close(fd)
+        numbers = os.listdir(folder)
     except OSError:
-        pass
+        return None
+    for number in numbers[:_FD_LIMIT]:
+        path = f"{folder}/{number}"
+        fd = _open(path) if _link(path) == _LINK else None
+        if fd is None:
+            continue
+        beat = _read(fd)
+        own = own or _pids(pid)
+        if beat is not None and beat.pid in own:
+            return fd
+        os.close(fd)
     return None
 
 

@@ -263,7 +263,7 @@ def encode(message: Order | Report) -> bytes:
     Long texts are shortened in the middle until the line fits; a message that cannot fit is a
     ValueError, since a directory name must never arrive shortened.
     """
-    body = {"t": message.KIND, **asdict(message)}
+    body = {"t": message.KIND, **{field.name: getattr(message, field.name) for field in fields(message)}}
     for room in (None, 300, 120, 40, 10):
         line = json.dumps({k: _shorten(k, v, room) for k, v in body.items()}, separators=(",", ":")).encode()
         if len(line) < LINE_LIMIT:
