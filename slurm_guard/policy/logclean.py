@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 CONTROL = re.compile(
     r"\x1b(?:\[[0-9;:?<=>]{0,64}[@-~]|\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00\x08]"
@@ -13,16 +14,22 @@ _PREFIX = re.compile(
     r"|(?P<label>\d{1,6}): |\(\w{1,64} pid=\d{1,9}(?:, ip=[\w.:]{1,64})?\) ?"
     r"|\d{4}-\d\d-\d\dt[\d:.]{8,20}z std(?:out|err) [fp] )"
 )
-_CLOCK = re.compile(
-    r"\s{0,9}(?:\[?\d{4}[-/]\d\d[-/]\d\d[ t]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?z?\]?:?"
-    r"|\[?\d\d/\d\d \d\d:\d\d:\d\d\]?"
-    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?"
-    r"|[iwe]\d{4} [\d:. ]{15,40}[\w./]{1,64}:\d{1,6}\]"
-    r"|\[\w{1,16}\.py:\d{1,6}\]"
-    r"|\[\s{0,9}(?:info|warning|debug|error)\s{0,4}\]"
-    r"|(?:info|warning):(?:[\w.]{1,64}:)?"
-    r")\s{0,4}(?:[-|] )?"
+_LEAD = re.compile(
+    r"[\s>*=#|~•–—.-]{1,40}"
+    r"|\[(?P<bracketed>[^\[\]]{0,100})\]:?"
+    r"|\([\w.:/, =-]{1,80}\)"
+    r"|(?:\d{4}[-/.]\d\d[-/.]\d\d[ t_]\s?|\d\d/\d\d(?:/\d{4})? )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?z?:?"
+    r"|[a-z]{3} {1,2}\d{1,2} \d\d:\d\d:\d\d [\w.-]{1,64} [\w./-]{1,64}(?:\[\d{1,9}\])?: "
+    r"|[a-z][a-z-]{0,30}\d{1,6}(?:\.[\w.-]{1,64})?: "
+    r"|(?:info|warning|warn|debug|error|notice|trace)\b(?::[\w.]{1,64}:|:)?"
+    r"|[iwefv]\d{3,8} [\d:. ]{8,40}[\w./-]{1,100}:\d{1,6}\]"
+    r"|(?:global |local )?rank[ :=#]{0,2}\d{1,6}\b:?"
+    r"|:::ml\w{1,9} [\d.]{1,20} "
+    r"|[\w./-]{1,64}(?::\d{1,6})?(?= (?:-|\||>>) |\t)"
+    r"|(?:\w{1,40}\.){1,6}\w{1,40}(?::\d{1,6})?:(?= )"
+    r"|[^\x00-\x7f]{1,8}"
 )
+_LEADS = 12
 _RANK = re.compile(r"\brank[ :=]{0,2}(\d{1,6})\b")
 _ODD = str.maketrans({"−": "-", "：": ":", "→": ":", "\xa0": " ", "\ufeff": ""})
 
@@ -54,11 +61,14 @@ def parse_rank(text: str) -> tuple[int | None, int, str]:
     return rank, at, text[cut:] if cut else text
 
 
-def parse_body(text: str) -> str:
-    """The line without the clock and the logger in front of it."""
-    for _ in range(3):
-        clock = _CLOCK.match(text)
-        if not clock or not clock.end():
-            break
-        text = text[clock.end() :]
-    return text
+def find_starts(text: str) -> Iterator[tuple[int, str]]:
+    """Where what a lower-case line says may begin: its start, and after each lead (clock, logger, rank,
+    bullet); with the words of the brackets that the lead was, if it was some.
+    """  # fmt: skip
+    at, said = 0, ""
+    for _ in range(_LEADS):
+        yield at, said
+        lead = _LEAD.match(text, at)
+        if lead is None:
+            return
+        at, said = lead.end(), lead["bracketed"] or ""

@@ -20,7 +20,7 @@ _LITERAL_LIMIT = 4096
 _DECODER = json.JSONDecoder()
 _NUMBER = r"[+-]?(?:[\d.][\d.,e+-]{0,40}|nan|inf(?:inity)?)(?:/\d{1,18})?%?"
 _STRING_VALUE = re.compile(
-    rf"(:\s{{0,4}})(?:'(?!{_NUMBER}')(?:[^'\\]|\\.)*'|\"(?!{_NUMBER}\")(?:[^\"\\]|\\.)*\")"
+    rf"(?i)(:\s{{0,4}})(?:'(?!{_NUMBER}')(?:[^'\\]|\\.)*'|\"(?!{_NUMBER}\")(?:[^\"\\]|\\.)*\")"
 )
 _NOT_FINITE = re.compile(r"(?<![\w'\"])([+-]?)(nan|inf)\b(?!['\"])")
 _COUNT = re.compile(r"([\d,]{1,18})/\d{1,18}")
@@ -36,16 +36,9 @@ def parse_objects(text: str) -> tuple[str, list[dict[str, Any]]]:
     at = text.find("{")
     if text[at + 1 : at + 2] not in _OPENING:
         return text, []
-    objects = []
-    position = at
-    while position >= 0:
-        try:
-            value, position = _DECODER.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            break
-        if isinstance(value, dict):
-            objects.append(value)
-        position = text.find("{", position)
+    objects = _decode(text, at)
+    if not objects and _C_NUMBER.search(text, at):
+        objects = _decode(_C_NUMBER.sub(_json_number, text), at)
     if objects:
         return text[:at], objects
     text = _STRING_VALUE.sub(r"\1''", text)
@@ -55,6 +48,26 @@ def parse_objects(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 _OPENING = frozenset("\"' ")
+_C_NUMBER = re.compile(r"(?i)(:\s{0,4}|\[)([+-]?)(nan|inf)(?:inity)?(?=\s{0,4}[,}\]])")
+"""NaN and infinity as C and others print them, which JSON has not."""
+
+
+def _json_number(number: re.Match[str]) -> str:
+    sign = "-" if number[2] == "-" else ""
+    return number[1] + ("NaN" if number[3].lower() == "nan" else sign + "Infinity")
+
+
+def _decode(text: str, position: int) -> list[dict[str, Any]]:
+    objects = []
+    while position >= 0:
+        try:
+            value, position = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            break
+        if isinstance(value, dict):
+            objects.append(value)
+        position = text.find("{", position)
+    return objects
 
 
 def _parse_literal(text: str) -> dict[str, Any] | None:

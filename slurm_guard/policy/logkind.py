@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from slurm_guard.model.reading import RecordKind
-from slurm_guard.policy.logclean import parse_body
+from slurm_guard.policy.logclean import find_starts
 from slurm_guard.policy.logpattern import (
     LINE_FORMS,
     NAMED_RANK,
@@ -32,7 +32,7 @@ _EVAL_WORD = re.compile(
     r"(?<![\w/.=-])(?:eval|evaluat\w{1,6}|valid|validat\w{1,6}|val|test(?:ing)?|sanity checking)(?![\w/.=-])"
     r"(?!:? ?n/a)|\((?:val|test)\)"
 )
-_TRAIN_WORD = re.compile(r"(?<![\w/])train(?:ing|er)?(?![\w./:])|\(train\)|train_inner")
+_TRAIN_WORD = re.compile(r"(?<![\w/])(?<!\| )train(?:ing|er)?(?![\w./:])|\(train\)|train_inner")
 _CLASS_BAR = re.compile(r"\s*class\s+images\s")
 
 _BAR = re.compile(
@@ -54,7 +54,7 @@ _SKIP = re.compile(
 
 def read_line(text: str, found: Found, pattern: LogPattern) -> RecordKind:
     """What lower-case text (no labels of launchers) says, added to `found`, and what it is about."""
-    if NO_TRAINING.match(text) or SUMMARY_LINE.match(text) or "train_runtime" in text:
+    if is_report(text) or SUMMARY_LINE.match(text) or "train_runtime" in text:
         found.ignored = "a summary, or a tool that reports about the training"
         if "epoch" in text:
             read_epoch(text, found)
@@ -115,26 +115,31 @@ def is_eval_text(text: str) -> bool:
 
 
 def _read_form(text: str, found: Found, kind: RecordKind) -> RecordKind:
-    body = ""
+    starts: list[int] = []
     for form in LINE_FORMS:
         if form.word not in text:
             continue
-        body = body or parse_body(text)
-        match = form.form.match(body)
+        starts = starts or [at for at, _ in find_starts(text)]
+        match = next(filter(None, (form.form.match(text, at) for at in starts)), None)
         if match is None:
             continue
-        said, left = match.groupdict(), len(text) - len(body)
+        said = match.groupdict()
         if found.loss is None and said.get("loss"):
-            found.take(form.word, Role.LOSS, 0, parse_number(said["loss"]), left + match.start("loss"))
+            found.take(form.word, Role.LOSS, 0, parse_number(said["loss"]), match.start("loss"))
         if found.iteration is None and said.get("iteration"):
-            found.take(
-                form.word, Role.ITERATION, 0, float(said["iteration"]), left + match.start("iteration")
-            )
+            found.take(form.word, Role.ITERATION, 0, float(said["iteration"]), match.start("iteration"))
         if found.epoch is None and said.get("epoch"):
-            found.take(form.word, Role.EPOCH, 0, float(said["epoch"]), left + match.start("epoch"))
+            found.take(form.word, Role.EPOCH, 0, float(said["epoch"]), match.start("epoch"))
         if form.kind is not RecordKind.TRAIN:
             kind = form.kind
     return kind
+
+
+def is_report(text: str) -> bool:
+    """Whether a tool reports about the training: none of its numbers is the training's own."""
+    if not ("wandb:" in text or "srun:" in text or "slurmstepd:" in text):
+        return False
+    return any(NO_TRAINING.match(text, at) for at, _ in find_starts(text))
 
 
 def read_bar(text: str, found: Found) -> None:

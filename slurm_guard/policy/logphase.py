@@ -10,22 +10,9 @@ import re
 from collections.abc import Iterator
 
 from slurm_guard.model.phase import Phase
+from slurm_guard.policy.logclean import find_starts
 from slurm_guard.policy.logphrase import BRACKETED, PHRASES
 
-_LEAD = re.compile(
-    r"[\s>*=#|~•–—.-]{1,40}"
-    r"|\[(?P<bracketed>[^\[\]]{0,100})\]:?"
-    r"|\([\w.:/, =-]{1,80}\)"
-    r"|(?:\d{4}[-/.]\d\d[-/.]\d\d[ t_]\s?|\d\d/\d\d(?:/\d{4})? )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?z?:?"
-    r"|(?:info|warning|warn|debug|error|notice|trace)\b(?::[\w.]{1,64}:|:)?"
-    r"|[iwefv]\d{3,8} [\d:. ]{8,40}[\w./-]{1,100}:\d{1,6}\]"
-    r"|(?:global |local )?rank[ :=#]{0,2}\d{1,6}\b:?"
-    r"|:::ml\w{1,9} [\d.]{1,20} "
-    r"|[\w./-]{1,64}(?::\d{1,6})?(?= (?:-|\||>>) |\t)"
-    r"|(?:\w{1,40}\.){1,6}\w{1,40}(?::\d{1,6})?:(?= )"
-    r"|[^\x00-\x7f]{1,8}"
-)
-_LEADS = 12
 _WORD = re.compile(r"['\"`]?([a-z_]{2,20})")
 _LINE_LIMIT = 400
 
@@ -47,19 +34,13 @@ def recognise_phase(text: str) -> Phase | None:
     >>> recognise_phase("save_checkpoint_interval: 500") is None
     True
     """
-    at = 0
     text = text[:_LINE_LIMIT]
-    for _ in range(_LEADS):
+    for at, bracketed in find_starts(text):
+        for form, phase in BRACKETED if bracketed else ():
+            if form.match(bracketed):
+                return phase
         word = _WORD.match(text, at)
         for form, phase in _FORMS.get(word[1], ()) if word else ():
             if form.match(text, word.end() if word else at):
                 return phase
-        lead = _LEAD.match(text, at)
-        if lead is None:
-            return None
-        if said := lead["bracketed"]:
-            for form, phase in BRACKETED:
-                if form.match(said):
-                    return phase
-        at = lead.end()
     return None

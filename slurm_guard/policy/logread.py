@@ -12,8 +12,8 @@ from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy.logclean import parse_rank, parse_text
 from slurm_guard.policy.logdict import parse_objects, read_object
 from slurm_guard.policy.logend import LastIteration, is_last
-from slurm_guard.policy.logkind import is_eval_text, read_bar, read_line
-from slurm_guard.policy.logpattern import NAMED_RANK, NO_TRAINING, LogPattern, Role
+from slurm_guard.policy.logkind import is_eval_text, is_report, read_bar, read_line
+from slurm_guard.policy.logpattern import NAMED_RANK, LogPattern, Role
 from slurm_guard.policy.logphase import recognise_phase
 from slurm_guard.policy.logshape import ShapeMemory
 from slurm_guard.policy.logtable import Table, parse_header, read_form_row, read_row
@@ -127,7 +127,7 @@ class LineParser:
         is_eval = False
         for value in objects:
             is_eval = read_object(value, found, self.pattern)
-        if NO_TRAINING.match(head) or found.has_summary:
+        if is_report(head) or found.has_summary:
             return RecordKind.SUMMARY
         if head.strip():
             is_eval = is_eval or is_eval_text(head)
@@ -146,7 +146,7 @@ class LineParser:
             self._rowless += 1
             if self._rowless > _ROWLESS_LIMIT:
                 self.table = None
-        if low[:1] in _ROW_START and read_form_row(low, found, self.pattern):
+        if read_form_row(low, found, self.pattern):
             read_bar(low, found)
             return _kind_of_row(found), Form.ROW
         if not self.pattern.is_of_interest(low):
@@ -203,15 +203,12 @@ def _phase_of(objects: list[dict[str, Any]], low: str, found: Found, kind: Recor
     if found.loss is not None:
         return None
     phase = recognise_phase(low)
-    if phase is None and kind is RecordKind.SUMMARY and not NO_TRAINING.match(low):
+    if phase is None and kind is RecordKind.SUMMARY and not is_report(low):
         return Phase.FINAL
     for key in _MESSAGE_KEYS if objects and phase is None else ():
         said = objects[-1].get(key)
         phase = recognise_phase(said.lower()) if isinstance(said, str) else phase
     return phase
-
-
-_ROW_START = frozenset(" |0123456789")
 
 
 def _kind_of_row(found: Found) -> RecordKind:

@@ -6,6 +6,7 @@ import csv
 import re
 from dataclasses import dataclass
 
+from slurm_guard.policy.logclean import find_starts
 from slurm_guard.policy.logpattern import EVAL_WORDS, NUMBER, SPLIT_KEYS, LogPattern, Role
 from slurm_guard.policy.logtext import Found, parse_number
 
@@ -25,8 +26,12 @@ _YOLO = re.compile(
 )
 """An Ultralytics row: epoch, memory, part losses, instances and the picture size before the bar."""
 
+_MEMORY = re.compile(r"\d[gm]b?  ")
+_HEAD = 200
+
 _BOX = re.compile(
-    rf"\|\s{{1,16}}(?P<key>[a-z][\w/ ]{{0,60}}?)\s{{1,60}}\|\s{{1,16}}(?P<value>{NUMBER})\s{{1,60}}\|"
+    r"\s{0,16}\|\s{1,16}(?P<key>[a-z][\w/ ]{0,60}?)\s{1,60}"
+    rf"\|\s{{1,16}}(?P<value>{NUMBER})\s{{1,60}}\|"
 )
 """A row of a box of keys and values (Stable-Baselines3)."""
 
@@ -81,16 +86,19 @@ def read_row(text: str, table: Table, found: Found, pattern: LogPattern) -> bool
 
 def read_form_row(text: str, found: Found, pattern: LogPattern) -> bool:
     """Add what a row says that needs no header; False when the line is none."""
-    if row := _YOLO.match(text):
-        found.take("epoch", Role.EPOCH, 0, float(row["epoch"]), row.start("epoch"))
-        for cell in row["values"].split()[:-1]:
-            found.take("a loss column", Role.PART, 0, parse_number(cell))
-        return True
-    if row := _BOX.match(text):
-        role, rank = pattern.meaning(row["key"])
-        if role is not Role.NOTHING:
-            found.take(row["key"], role, rank, parse_number(row["value"]))
-        return True
+    if not (text[-9:].rstrip().endswith("|") or ("%" in text and _MEMORY.search(text, 0, _HEAD))):
+        return False
+    for at, _ in find_starts(text):
+        if row := _YOLO.match(text, at):
+            found.take("epoch", Role.EPOCH, 0, float(row["epoch"]), row.start("epoch"))
+            for cell in row["values"].split()[:-1]:
+                found.take("a loss column", Role.PART, 0, parse_number(cell))
+            return True
+        if row := _BOX.match(text, at):
+            role, rank = pattern.meaning(row["key"])
+            if role is not Role.NOTHING:
+                found.take(row["key"], role, rank, parse_number(row["value"]))
+            return True
     return False
 
 

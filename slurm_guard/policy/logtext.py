@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from slurm_guard.policy.logclean import find_starts
 from slurm_guard.policy.logpattern import NUMBER, LogPattern, Role, judge_key, words
 
 _WORST = 1_000_000
@@ -179,7 +180,9 @@ def _advances(head: str, key: str, word: str, value: re.Match[str], found: Found
         return found.loss is not None
     if key.endswith("s") and "_" not in key:
         before = head.rstrip()
-        return not before or before[-1] in _PLURAL_AFTER
+        if not before or before[-1] in _PLURAL_AFTER:
+            return True
+        return any(at == len(head) for at, _ in find_starts(value.string))
     return True
 
 
