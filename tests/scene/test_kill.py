@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 from process_tree import NODE, SLEEPER, STUBBORN, WITH_WORKERS, Tree, tree
@@ -134,6 +134,9 @@ class _Immortal:
 
     def read(self, pid: int) -> ProcessReading | None:
         return self.find("", "")[0]
+
+    def read_io(self, pids: Collection[int]) -> dict[int, int]:
+        return {}
 
     def send_signal(self, process: ProcessReading, signal: int) -> bool:
         self.signals.append(signal)
