@@ -66,6 +66,11 @@ class FakeProcesses:
         """The process ends by itself."""
         del self._living[pid]
 
+    def reuse(self, pid: int) -> None:
+        """The process ends, and another one gets its pid."""
+        process = self._living[pid]
+        process.reading = replace(process.reading, start_ticks=process.reading.start_ticks + 1)
+
     def set_state(self, pid: int, state: str) -> None:
         """Give it another state of /proc/PID/stat; in state D it obeys no signal."""
         process = self._living[pid]
