@@ -8,7 +8,7 @@ here: it goes from one thing that is due to the next.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import isfinite
 
@@ -151,6 +151,9 @@ class Replay:
         same = last is not None and record.iteration is not None and record.iteration == last.iteration
         self.clock.read(frame, counts=record.kind is RecordKind.TRAIN and not same)
         self._judge_silence()
+        if record.phase is Phase.TRAINING and not self.clock.stamped:
+            # Over, but who knows when: as far as the log tells, just before the next thing that has a time.
+            record = replace(record, phase=None)
         now_s = self.clock.now_s
         before_s, armed = self.attempt.stall.progress_s, self.attempt.stall.armed
         progressed, verdict = self.attempt.record(record, self.settings, now_s)

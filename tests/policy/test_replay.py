@@ -88,6 +88,14 @@ def test_evaluation_explains_its_pause() -> None:
     assert one.events == []
 
 
+def test_end_of_a_phase_without_a_time_is_somewhen_in_its_pause() -> None:
+    """Megatron tells no time where it saves: the pause of 3000 s is the checkpoint's."""
+    said_so = ["saving checkpoint at iteration 30 to /ckpt", "successfully saved checkpoint to /ckpt"]
+    assert judge([*steady(30), *said_so, *steady(30, first=31, at_s=3290.0)]).events == []
+    timed = [f"{stamp(291)} {said_so[0]}", f"{stamp(300)} {said_so[1]}"]
+    assert said(judge([*steady(30), *timed, *steady(30, first=31, at_s=3290.0)])) == [("look", "stall", 30)]
+
+
 def test_after_a_stop_the_rest_is_judged_and_marked() -> None:
     """The stop, and a NaN that the job would not have lived to see."""
     rest = [line(9000.0 + i * 10, 31 + i, "nan" if i > 40 else 2.0) for i in range(60)]
