@@ -45,6 +45,16 @@ for i in range(5):
     time.sleep(0.05)
 """
 
+BEATING = """
+import sys, time
+from slurm_guard.training import heartbeat
+sys.stdin.readline()
+for i in range(30):
+    heartbeat(iteration=i, loss={loss})
+    time.sleep(0.2)
+time.sleep(600)
+"""
+
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 RANKS = """

@@ -41,9 +41,10 @@ def watch(**options: Any) -> None:
     """Watch a running training and its children, without Slurm, and stop it when a red line is crossed:
     the scene is captured, then SIGTERM, grace_s, SIGKILL.
 
-    Judged are the log from now on (--log, else the files that its output goes to), heartbeats of
-    slurm_guard.training, and its ranks: the processes with RANK in their environment, else the process
-    itself. Records go to pid-PID-START in --state-dir; see them with slurm-guard incident.
+    Judged are the log from now on (--log, else the files that its output goes to), heartbeats (where the
+    training was started with SLURM_GUARD_HEARTBEAT=1), and its ranks: the processes with RANK in their
+    environment, else the process itself. Records go to pid-PID-START in --state-dir; see them with
+    slurm-guard incident.
 
     Exit codes: 0 it ended by itself; stopped by the red line 81 numeric, 82 heartbeat, 83 hardware; 1 no
     such process, one of another user, one that cannot be killed, or an error of the watcher; 2 wrong usage.
@@ -83,8 +84,9 @@ def _attach(target: Target, settings: Settings, explicit: frozenset[str]) -> int
         run, ("--", *target.words), settings, explicit, sys.executable, os.getcwd(), stdin_replayable=False
     )
     journal = Journal(state_dir, identify(target, node), lambda: None, target.words, writer.say)
-    # The watchdog reads there where it stands.
+    # The watchdog reads there where it stands, and which GPUs are the training's.
     place = {"SLURM_JOB_ID": target.name, "SLURMD_NODENAME": node}
+    place["CUDA_VISIBLE_DEVICES"] = target.environ.get("CUDA_VISIBLE_DEVICES", "")
     channel = LocalChannel(sys.executable, run, top, {**clean_environment(os.environ), **place}, writer.say)
     attachment = Attachment(
         target, start, node=node, processes=processes, channel=channel, journal=journal, writer=writer,

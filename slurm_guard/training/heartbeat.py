@@ -7,7 +7,8 @@
         heartbeat(iteration=i, loss=loss)
 
 The call writes some 80 bytes into memory that the watchdog of the node reads: no thread, no network, no
-file, and no torch. Without guarded-srun around the training it does nothing.
+file, and no torch. Without guarded-srun around the training it does nothing, unless SLURM_GUARD_HEARTBEAT=1
+is set at its start, for `slurm-guard watch`.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ _said: set[str] = set()
 
 def _begin(pid: int) -> _Beater | None:
     beater = None
-    if os.environ.get("SLURM_GUARD_RUN"):
+    if os.environ.get("SLURM_GUARD_RUN") or os.environ.get("SLURM_GUARD_HEARTBEAT"):
         try:
             beater = _Beater(pid, _make_page())
         except Exception as error:

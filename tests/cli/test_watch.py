@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from watched_training import (
+    BEATING,
     ESCAPE,
     NAN,
     QUICK,
@@ -87,6 +90,21 @@ def test_a_stall_ends_it(train: Callable[..., Training], watch: Callable[..., Wa
     assert watcher.end() == 82
     assert training.process.wait(1) == -signal.SIGTERM
     assert any("red line heartbeat: no progress for" in line for line in watcher.lines)
+
+
+@pytest.mark.parametrize(("loss", "code"), [("float('nan')", 81), ("1.5", 82)])
+def test_heartbeats_are_judged_without_any_log(
+    loss: str, code: int, train: Callable[..., Training], watch: Callable[..., Watcher]
+) -> None:
+    """A NaN that only they tell of, and their end."""
+    null = subprocess.DEVNULL
+    heard = {**os.environ, "SLURM_GUARD_HEARTBEAT": "1"}
+    training = train(BEATING.format(loss=loss), env=heard, stdout=null, stderr=null)
+    watcher = watch(training.pid, "--stall-s", "5", *QUICK)
+    assert ", no log; records in " in watcher.read_line()
+    training.begin()
+    assert watcher.end() == code
+    assert training.process.wait(1) == -signal.SIGTERM
 
 
 def test_what_stood_in_the_log_before_is_not_judged(
