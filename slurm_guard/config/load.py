@@ -30,7 +30,7 @@ _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in Settings.ta
 _BY_KEY: dict[str, Setting] = {key_of(setting): setting for setting in Settings.table()}
 
 _OWN_VARIABLES = frozenset(
-    ENVIRONMENT_PREFIX + name for name in ("RUN", "ATTEMPT", "RESUME_FROM", "SPOOL", "VENV")
+    ENVIRONMENT_PREFIX + name for name in ("RUN", "ATTEMPT", "RESUME_FROM", "HEARTBEAT", "SPOOL", "VENV")
 )
 """What is handed from one part of slurm-guard to another: no settings, and no mistakes."""
 

@@ -151,7 +151,18 @@ def test_a_misspelt_variable_is_told_and_obeyed_not(name: str, meant: str) -> No
 
 def test_variables_that_are_no_settings_are_not_told() -> None:
     """Those of slurm-guard itself, every setting, and what only begins alike."""
-    own = ["RUN", "ATTEMPT", "RESUME_FROM", "SPOOL", "VENV", "REAL_LOGS", "REQUIRE_SLURM", "MY_OWN_NOTE", ""]
+    own = [
+        "RUN",
+        "ATTEMPT",
+        "RESUME_FROM",
+        "HEARTBEAT",
+        "SPOOL",
+        "VENV",
+        "REAL_LOGS",
+        "REQUIRE_SLURM",
+        "MY_OWN_NOTE",
+        "",
+    ]
     settings = [setting.name.upper() for setting in Settings.table()]
     assert find_misspelt({f"SLURM_GUARD_{name}": "1" for name in own + settings}) == []
     assert find_misspelt({"SLURM_GUARDS_STAL_S": "1", "STALL_S": "1"}) == []
