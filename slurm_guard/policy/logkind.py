@@ -7,6 +7,7 @@ import re
 from slurm_guard.model.reading import RecordKind
 from slurm_guard.policy.logclean import find_starts
 from slurm_guard.policy.logpattern import (
+    COUNT,
     LINE_FORMS,
     NAMED_RANK,
     NO_TRAINING,
@@ -36,7 +37,8 @@ _TRAIN_WORD = re.compile(r"(?<![\w/])(?<!\| )train(?:ing|er)?(?![\w./:])|\(train
 _CLASS_BAR = re.compile(r"\s*class\s+images\s")
 
 _BAR = re.compile(
-    r"(?<![\d.])(\d{1,18})/(?:\d{1,18}|\?) (?:\[[\d=>.]|- \d|[━─╸╺]{1,80} \d{1,6}(?:s|:\d)"
+    rf"(?<![\d.,])({COUNT})/(?:{COUNT}|\?) "
+    r"(?:\[[\d=>.]|- \d|[━─╸╺]{1,80} \d{1,6}(?:s|:\d)"
     r"|[\d.]{1,9} ?(?:it/s|s/it))"
     r"|[━╸╺─] (\d{1,18})/\d{1,18} \d{1,3}:\d\d:\d\d"
 )
@@ -148,7 +150,7 @@ def read_bar(text: str, found: Found) -> None:
     if bar:
         if not OTHER_BAR.search(text, 0, bar.start()):
             group = 1 if bar[1] else 2
-            found.take("progress bar", Role.ITERATION, 0, float(bar[group]), bar.start(group))
+            found.take("progress bar", Role.ITERATION, 0, parse_number(bar[group]), bar.start(group))
         else:
             found.ignored = "a progress bar of something else"
         return

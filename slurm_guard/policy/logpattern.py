@@ -59,8 +59,8 @@ _LOSS_WORDS = {
 _NO_LOSS_WORDS = frozenset(
     words(
         "scale scaler scaling coef coeff weight weights lambda fn func function type name best min max "
-        "lowest ema smooth smoothed prev previous limit threshold target delta ratio packet hearing data "
-        "signal kind mode class impl backend reduction path interval freq"
+        "lowest minimum maximum expected ema smooth smoothed prev previous limit threshold target delta "
+        "ratio packet hearing data signal kind mode class impl backend reduction path interval freq"
     )
 )
 """One of these in a key with `loss`, and its value is no loss, finite or not."""
@@ -132,6 +132,9 @@ LINE_WORDS = (
 NUMBER = r"[+-]?(?:nan(?:\.0?)?|inf(?:inity)?(?:\.0?)?|(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:e[+-]?\d{1,3})?)"
 """A number of lower-case text. Every repetition is bounded: no line may cost more than its length."""
 
+COUNT = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,18})"
+"""A counter, with or without commas between its thousands."""
+
 _N = r"(?P<loss>" + NUMBER + ")"
 
 
@@ -154,6 +157,7 @@ LINE_FORMS = (
     _form(" train ", rf"\s{{0,9}}(?P<iteration>\d{{1,18}}) train {_N}\s*$"),
     _form(" val ", r"\s{0,9}(?P<iteration>\d{1,18}) val \S{1,40}\s*$", RecordKind.EVAL),
     _form("perplexity", rf"step at (?P<iteration>\d{{1,18}}) with perplexity: {_N}\s*$"),
+    _form("logging_writer", r".{0,200}?logging_writer\.py:\d{1,6}\] \[(?P<iteration>\d{1,18})\] "),
     _form("epoch:train", r".{0,200}?\b(?P<epoch>\d{1,9})epoch:train:\d{1,18}-(?P<iteration>\d{1,18})batch"),
     _form("epoch:valid", r".{0,200}?\b(?P<epoch>\d{1,9})epoch:valid", RecordKind.EVAL),
     _form("|loss", r"(?P<epoch>\d{1,9})\|(?P<iteration>\d{1,18})\|loss:"),
@@ -222,7 +226,7 @@ class LogPattern:
         for named, role in ((self.loss_keys, Role.LOSS), (self.iteration_keys, Role.ITERATION)):
             if any(key == name or key.endswith("/" + name) for name in named):
                 return role, NAMED_RANK
-        return judge_key(key)
+        return _NOTHING if key.startswith("--") else judge_key(key)  # an option of a command line
 
 
 def judge_key(key: str) -> Meaning:
@@ -253,6 +257,8 @@ def _judge_loss(words: list[str]) -> Meaning:
         return _NOTHING
     if not EVAL_WORDS.isdisjoint(words) or words == ["lm", "loss", "value"]:
         return Role.EVAL, 0
+    if words[-2:] == ["value", "loss"]:
+        return Role.PART, 0
     if all(word in _LOSS_WORDS for word in words):
         return Role.LOSS, len(words) + sum(_LOSS_WORDS[word] for word in words)
     return Role.PART, 0

@@ -81,7 +81,8 @@ _KEY_WORDS = frozenset(
     words(
         "train training lm total average avg mean val valid validation test eval packet best min aux critic "
         "value actor policy ema smoothed entropy kl discriminator generator d g adversarial reconstruction "
-        "recon box cls mask unsupervised auxiliary balancing z final weight smooth contrastive perceptual"
+        "recon box cls mask unsupervised auxiliary balancing z final weight smooth contrastive perceptual "
+        "target lowest previous prev max minimum maximum expected"
     )
 )
 """A word before `loss` that belongs to the key; any other is prose."""
@@ -226,7 +227,8 @@ def _is_single(text: str, value: re.Match[str]) -> bool:
 def _key(text: str, at: int, end: int, value: re.Match[str], known: frozenset[str] | None) -> str:
     own, word = _before(text, at)
     key = own + text[at:end] + value["tail"] + (value["of"] or "")
-    return word + " " + key if word and (known is None or word in known) else key
+    is_part = known is None or word in known or ("_" in word and judge_key(word)[0] is Role.NOTHING)
+    return word + " " + key if word and is_part else key
 
 
 def _before(text: str, at: int) -> tuple[str, str]:
