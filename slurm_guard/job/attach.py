@@ -124,7 +124,7 @@ class Attachment:
         if not self._ended and self._state() in _DEAD:
             self._ended = True
             self._output.step_ended()
-            self._obey(self.session.srun_exited(now_s, failed=False))
+            self._obey(self.session.srun_exited(now_s, failed=None))
         self._obey(self._output.tick(now_s))
         self._obey(self.session.tick(now_s, self._clock.wall_s()))
 
@@ -186,11 +186,11 @@ class Attachment:
 
     def _close(self, order: act.Recover) -> list[act.Act]:
         self._recorder.write_groups()
-        folder = self._journal.folder(order.incident)
-        self._writer.say(
-            f"the scene is in {folder}; see: slurm-guard incident show --state-dir {self._journal.state_dir}"
-        )
-        left = self.session.stop.left.get(self._node, ()) if self.session.stop is not None else ()
+        stop, folder = self.session.stop, str(self._journal.folder(order.incident))
+        scene = stop.dumped.get(self._node, "") if stop is not None else ""
+        see = f"; see: slurm-guard incident show --state-dir {self._journal.state_dir}"
+        self._writer.say(f"the scene is in {scene or folder}{see if scene == folder else ''}")
+        left = stop.left.get(self._node, ()) if stop is not None else ()
         if left or self._state() not in _DEAD:
             pids = ", ".join(map(str, left or (self._target.pid,)))
             self._code, reason = FAILED_CODE, f"could not be killed: {pids}"
@@ -201,6 +201,7 @@ class Attachment:
 
     def _end(self) -> None:
         self._channel.close()
+        self._obey(self.session.attempt.leave(self._clock.now_s()))
         self._journal.append("end", self._clock.wall_s(), run=self._run, code=self._code)
         self._journal.flush(_LAST_WRITES_S)
         self._writer.flush(_LAST_WRITES_S)

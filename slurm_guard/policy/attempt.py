@@ -159,7 +159,7 @@ class Attempt:
         self.outcomes.ranks(self.ranks, now_s)
         return plan_conclusions(self.outcomes.take())
 
-    def end(self, now_s: float, *, failed: bool, because: str) -> list[Act]:
+    def end(self, now_s: float, *, failed: bool | None, because: str) -> list[Act]:
         """The step has ended, `because` of somebody's will: what has become of the observed ones."""
         return plan_conclusions(self.outcomes.ended(now_s, failed=failed, because=because))
 

@@ -40,6 +40,11 @@ class LossLimits:
     stop: float
 
 
+def is_usual(window: LossWindow, loss: float, factor: float) -> bool:
+    """Whether a quick look shows that the loss is below all limits: of those above the window most are."""
+    return loss <= max(window.largest, min(_NOTABLE, factor) * window.median)
+
+
 def choose_limits(window: LossWindow, highest: float, factor: float, *, is_signed: bool) -> LossLimits:
     """The limits after these losses; `highest` is the highest median of the series so far.
 

@@ -102,23 +102,14 @@ class OutcomeTable:
         passed, self.passed = self.passed, []
         return passed
 
-    def ended(self, now_s: float, *, failed: bool, because: str = "") -> list[Outcome]:
-        """The step has ended, and with it all that waited; `because` is whose will that was, if anybody's.
+    def ended(self, now_s: float, *, failed: bool | None, because: str = "") -> list[Outcome]:
+        """The step has ended, and with it all that waited. `because` is whose will that was, if anybody's;
+        `failed` is None where nobody knows.
 
         A silence that ends in exit code 0 was no hang. Numbers that were bad to the end are no less bad.
         """
         waiting, self.waiting = self.waiting, []
-        how = f"the step was ended: {because}" if because else "the step failed"
-        found = self.take()
-        for one in waiting:
-            if failed or because:
-                found.append(one.ends(OutcomeKind.ENDED, now_s, how))
-            elif one.breach.red_line is RedLine.NUMERIC:
-                how_bad = "the step ended with code 0, the numbers bad to the end"
-                found.append(one.ends(OutcomeKind.ENDED, now_s, how_bad))
-            else:
-                found.append(one.ends(OutcomeKind.RECOVERED, now_s, "the step ended with code 0"))
-        return found
+        return [*self.take(), *(_end(one, now_s, failed, because) for one in waiting)]
 
     def left(self, now_s: float) -> list[Outcome]:
         """Nobody looks on any more: what is not known by now stays open."""
@@ -132,6 +123,18 @@ class OutcomeTable:
         signs = [(one, judge(one)) for one in self.waiting]
         self.waiting = [one for one, how in signs if not how]
         self.passed += [one.ends(OutcomeKind.RECOVERED, now_s, how) for one, how in signs if how]
+
+
+def _end(one: _Observed, now_s: float, failed: bool | None, because: str) -> Outcome:
+    """What the end of the step says of a breach that lasted until then."""
+    if because:
+        return one.ends(OutcomeKind.ENDED, now_s, f"the step was ended: {because}")
+    if failed:
+        return one.ends(OutcomeKind.ENDED, now_s, "the step failed")
+    said = "the step ended with code 0" if failed is not None else "the step ended, and nobody knows how"
+    if one.breach.red_line is RedLine.NUMERIC:
+        return one.ends(OutcomeKind.ENDED, now_s, f"{said}, the numbers bad to the end")
+    return one.ends(OutcomeKind.OPEN if failed is None else OutcomeKind.RECOVERED, now_s, said)
 
 
 def _move(one: _Observed) -> str:

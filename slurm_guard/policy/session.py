@@ -113,8 +113,8 @@ class Session:
         self._know_step(step_id)
         return plan_starts(self.watch, now_s)
 
-    def srun_exited(self, now_s: float, *, failed: bool = True) -> list[Act]:
-        """The training srun has ended, whatever the reason; all its output has been read."""
+    def srun_exited(self, now_s: float, *, failed: bool | None = True) -> list[Act]:
+        """The training srun has ended; all its output has been read. `failed` is None where nobody knows."""
         self._pass(now_s)
         self.srun_running = False
         breach = self.attempt.judge_end() if failed and not self.settings.observe else None

@@ -13,7 +13,7 @@ from statistics import median
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record
-from slurm_guard.policy.losslimit import SMALL, LossLimits, choose_limits
+from slurm_guard.policy.losslimit import SMALL, LossLimits, choose_limits, is_usual
 from slurm_guard.policy.losswindow import LossWindow
 from slurm_guard.policy.verdict import Action, Verdict, VerdictKind
 
@@ -138,7 +138,7 @@ def judge_spike(series: LossSeries, record: Record, settings: Settings, now_s: f
 
 def _limits(series: LossSeries, loss: float, settings: Settings) -> LossLimits | None:
     """The limits, where the loss may be above them."""
-    if len(series.window) < WARM_UP or loss <= series.window.largest:
+    if len(series.window) < WARM_UP or is_usual(series.window, loss, settings.spike_factor):
         return None
     return choose_limits(series.window, series.high, settings.spike_factor, is_signed=series.is_signed)
 

@@ -160,7 +160,15 @@ def test_a_training_that_goes_on_without_its_dead_rank_has_passed_it() -> None:
             OutcomeKind.ENDED,
             "the step was ended: guarded-srun received SIGTERM",
         ),
+        (BreachKind.STALL, None, "", OutcomeKind.OPEN, "the step ended, and nobody knows how"),
         (BreachKind.NON_FINITE, True, "", OutcomeKind.ENDED, "the step failed"),
+        (
+            BreachKind.NON_FINITE,
+            None,
+            "",
+            OutcomeKind.ENDED,
+            "the step ended, and nobody knows how, the numbers bad to the end",
+        ),
         (
             BreachKind.NON_FINITE,
             False,
@@ -171,7 +179,7 @@ def test_a_training_that_goes_on_without_its_dead_rank_has_passed_it() -> None:
     ],
 )
 def test_the_end_of_the_step_decides(
-    kind: BreachKind, failed: bool, because: str, outcome: OutcomeKind, how: str
+    kind: BreachKind, failed: bool | None, because: str, outcome: OutcomeKind, how: str
 ) -> None:
     """A failure, a signal and bad numbers to the end are none by itself; code 0 after a silence is."""
     table = observe(kind)
