@@ -89,7 +89,9 @@ class Attempt:
 
     def _judge_numeric(self, record: Record, settings: Settings, now_s: float, source: str) -> Verdict | None:
         """The verdict, unless another source has just said the same: two files may hold one training."""
-        state = self.numeric.setdefault(source, NumericState())
+        state = self.numeric.get(source)
+        if state is None:
+            state = self.numeric[source] = NumericState()
         verdict = judge_numeric(state, record, settings, now_s)
         if self.outcomes.waiting:
             self.outcomes.record(record, settings, now_s, is_bad=state.is_bad(record.rank))

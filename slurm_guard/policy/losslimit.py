@@ -42,7 +42,7 @@ class LossLimits:
 
 def is_usual(window: LossWindow, loss: float, factor: float) -> bool:
     """Whether a quick look shows that the loss is below all limits: of those above the window most are."""
-    return loss <= max(window.largest, min(_NOTABLE, factor) * window.median)
+    return loss <= window.largest or loss <= min(_NOTABLE, factor) * window.median
 
 
 def choose_limits(window: LossWindow, highest: float, factor: float, *, is_signed: bool) -> LossLimits:

@@ -138,7 +138,10 @@ class ProgressTable:
 
     def _advance(self, record: Record, at_s: float, source: str) -> bool:
         evaluates = record.kind is RecordKind.EVAL
-        track = self.tracks.setdefault((source, record.rank, evaluates), Track())
+        key = (source, record.rank, evaluates)
+        track = self.tracks.get(key)
+        if track is None:
+            track = self.tracks[key] = Track()
         before = track.highest
         if not track.advances(record):
             return False
