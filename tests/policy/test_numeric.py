@@ -269,3 +269,14 @@ def test_memory_is_bounded() -> None:
         judge_numeric(state, at(i, 2.0, i), Settings(), 0.0)
     assert len(state.ranks) <= 4097
     assert len(state.series) <= 2001
+
+
+def test_skipped_iterations_keep_the_rhythm() -> None:
+    """The loss scaler skips one, then the loss vanishes from the next that is due."""
+    healthy = [*(at(10 * i, 2.0) for i in range(12)), Record(iteration=120, kind=RecordKind.SKIP)]
+    assert judge(*healthy, *[at(10 * i, None) for i in range(13, 16)])[1] is not None
+
+
+def test_single_nan_at_the_end_of_an_epoch_teaches_nothing() -> None:
+    """It may be one bad batch: a running mean is known by more than one record."""
+    assert judge(*epoch(0, 2.0, nan), *epoch(1, 2.0, nan, nan, nan))[1] is not None

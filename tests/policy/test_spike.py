@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
+from math import exp
 
 import pytest
 
 from slurm_guard.model.breach import BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record
+from slurm_guard.policy.losslimit import choose_limits
+from slurm_guard.policy.losswindow import LossWindow
 from slurm_guard.policy.numeric import NumericState, judge_numeric
 from slurm_guard.policy.verdict import Action, Verdict, VerdictKind
 
@@ -205,3 +208,38 @@ def test_many_spikes_do_not_flood() -> None:
     """A spike every 50 records: ten are told, then one in a thousand records."""
     said = judge([*CALM, *([2.0] * 49 + [100.0]) * 100])
     assert len(said) == 10 + 4
+
+
+def test_two_and_a_half_times_the_median_is_nothing() -> None:
+    """However long it lasts below a whole window's time."""
+    assert judge([*CALM, *[5.0] * 60, *CALM]) == []
+
+
+def test_lines_that_come_late_are_no_restart() -> None:
+    """Two ranks write one series without a label, one of them an iteration behind."""
+    state, settings = NumericState(), Settings()
+    records = [Record(100.0 if n > 50 else 2.0, n - behind) for n in range(1, 62) for behind in (0, 1)]
+    said = [judge_numeric(state, record, settings, 0.0) for record in records]
+    assert Action.STOP in {verdict.action for verdict in said if verdict is not None}
+
+
+def test_noise_raises_the_limits() -> None:
+    """Where single losses leave the median by a factor of e every other record, 12 times is usual."""
+    window = LossWindow(100)
+    for n in range(100):
+        window.learn(exp((1.5, -0.5, 0.5, -1.5)[n % 4]))
+    limits = choose_limits(window, 0.0, 10.0, is_signed=False)
+    assert limits.note > 10 * limits.median
+    calm = LossWindow(100)
+    for n in range(100):
+        calm.learn(2.0 + 0.01 * (n % 3))
+    assert choose_limits(calm, 0.0, 10.0, is_signed=False).note == pytest.approx(6.0, rel=0.01)
+
+
+def test_negative_losses_are_measured_by_their_size_and_their_noise() -> None:
+    """From -100 to 50 is not far for such a series, 300 is; with noise of 20 even 100 is not."""
+    assert judge([*[-100.0] * 100, *[50.0] * 50]) == []
+    assert judge([*[-100.0] * 100, *[300.0] * 50])[-1][1].kind is VerdictKind.PLATEAU
+    noisy = [(-1) ** n * 5.0 * (n % 7) for n in range(100)]
+    assert judge([*noisy, *[100.0] * 50]) == []
+    assert judge([*noisy, *[900.0] * 50])[-1][1].kind is VerdictKind.PLATEAU
