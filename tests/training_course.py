@@ -160,9 +160,7 @@ def random_course(chance: random.Random, *, start_s: float, seconds: float) -> C
     elif chance.random() < 0.3:
         course.blips = frozenset(chance.sample(range(40, records), k=min(2, records // 40)))
     course.pauses = _random_pauses(chance, records, interval_s)
-    course.spikes = tuple(
-        _random_spike(chance, records) for _ in range(chance.randint(0, 1 + records // 400))
-    )
+    course.spikes = tuple(_random_spikes(chance, records))
     course.says_why = chance.random() < 0.5
     for _ in range(chance.randint(0, 2)):
         course.restarts[chance.randrange(30, records)] = (
@@ -188,6 +186,10 @@ def _random_pauses(chance: random.Random, records: int, interval_s: float) -> di
     return pauses
 
 
-def _random_spike(chance: random.Random, records: int) -> Spike:
-    height = chance.choice((1.8, 3.0, 6.0, 15.0, 40.0, 200.0))
-    return Spike(chance.randrange(25, records), height, chance.choice((0.2, 0.5, 0.7, 0.85)))
+def _random_spikes(chance: random.Random, records: int) -> Iterator[Spike]:
+    """Spikes of all heights; each has fallen back before the next one comes."""
+    at = chance.randrange(25, 800)
+    while at < records:
+        height = chance.choice((1.8, 3.0, 6.0, 15.0, 40.0, 200.0))
+        yield Spike(at, height, chance.choice((0.2, 0.5, 0.7, 0.85)))
+        at += chance.randrange(60, 800)

@@ -20,8 +20,9 @@ from slurm_guard.config.load import JOB_FILE, SITE_FILE, load_settings
 from slurm_guard.config.schema import nearest
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.limits import Settings
-from slurm_guard.policy.replay import Replay, Said
+from slurm_guard.policy.replay import Replay
 from slurm_guard.policy.replayclock import ReplayClock
+from slurm_guard.policy.replayevent import Said
 
 _PIECE = 1 << 20
 _SHOW_EVERY_S = 0.5
@@ -74,7 +75,7 @@ def replay(
     if as_json_:
         print(json.dumps(_document(done, failed), indent=1))
     elif done:
-        stopped = sum(one.counts[Said.STOP] > 0 for _, one in done)
+        stopped = sum(one.said.counts[Said.STOP] > 0 for _, one in done)
         print(f"{len(done)} {'log' if len(done) == 1 else 'logs'} judged, {stopped} would have been stopped")
     if failed:
         raise typer.Exit(1)

@@ -9,7 +9,8 @@ from typing import Any
 from slurm_guard.cli.table import compose_table, plain
 from slurm_guard.model.phase import Phase
 from slurm_guard.policy.propose import propose_limits
-from slurm_guard.policy.replay import Event, Replay, Said
+from slurm_guard.policy.replay import Replay
+from slurm_guard.policy.replayevent import Event, Said
 
 _HEAD = ("WOULD", "LINE", "TIME (UTC)", "ITERATION", "WHAT", "WHY")
 _GUESSED_YEAR = 2000
@@ -28,16 +29,16 @@ def compose_page(name: str, one: Replay) -> list[str]:
     lines = [plain(f"{name}: {_span(one)}")]
     if one.seconds is None:
         lines.append(f"  {_NO_TIME}")
-    events = _choose(one.events)
+    events = _choose(one.said.events)
     if events:
         lines += ["", *compose_table([_HEAD, *map(_row, events)])]
-    hidden = sum(one.counts.values()) - len(events)
+    hidden = sum(one.said.counts.values()) - len(events)
     if hidden:
         lines.append(f"… and {hidden} more: all counts are in --json")
     if any(event.after_stop for event in events):
         lines.append("* after a stop: the job would not have run on until there")
     lines += ["", _verdict(one)]
-    proposals = propose_limits(one.rhythm, one.bad, one.settings)
+    proposals = propose_limits(one.rhythm, one.recall, one.settings)
     if proposals:
         lines.append("limits that would fit this training better (slurm-guard.toml):")
     for section in dict.fromkeys(proposal.section for proposal in proposals):
@@ -56,17 +57,18 @@ def as_json(one: Replay) -> dict[str, Any]:
         "last_s": one.clock.wall_s,
         "seconds": one.seconds,
         "stalls_judged": one.seconds is not None,
-        "stopped": one.counts[Said.STOP] > 0,
-        "counts": {said.value: one.counts[said] for said in Said},
-        "events": [_event(event) for event in one.events],
+        "stopped": one.said.counts[Said.STOP] > 0,
+        "counts": {said.value: one.said.counts[said] for said in Said},
+        "events": [_event(event) for event in one.said.events],
         "rhythm": {
             "intervals": one.rhythm.intervals,
             "p99_s": one.rhythm.quantile(0.99),
+            "learned_s": one.attempt.watch.pauses.learned_s(one.settings),
             "longest_s": {phase.value: pauses.longest_s for phase, pauses in one.rhythm.pauses.items()},
         },
         "proposals": [
             {"key": f"{p.section}.{p.name}", "value": p.value, "reason": p.reason}
-            for p in propose_limits(one.rhythm, one.bad, one.settings)
+            for p in propose_limits(one.rhythm, one.recall, one.settings)
         ],
     }
 
@@ -115,10 +117,10 @@ def _row(event: Event) -> tuple[str, ...]:
 
 
 def _verdict(one: Replay) -> str:
-    stops, looks = one.counts[Said.STOP], one.counts[Said.LOOK]
+    stops, looks = one.said.counts[Said.STOP], one.said.counts[Said.LOOK]
     said = "would not have been stopped"
     if stops:
-        first = next(event for event in one.events if event.said is Said.STOP)
+        first = next(event for event in one.said.events if event.said is Said.STOP)
         said = f"would have been stopped after line {first.line}"
         if stops > 1:
             said += f", and {_times(stops - 1)} more had it run on"
@@ -130,6 +132,8 @@ def _verdict(one: Replay) -> str:
             f"; 99 % of {one.rhythm.intervals:,} intervals below {one.rhythm.quantile(0.99):.3g} s, "
             f"the longest pause {pause.longest_s:.0f} s after line {pause.line}"
         )
+        learned_s = one.attempt.watch.pauses.learned_s(one.settings)
+        said += f", learned limit {learned_s:.0f} s" if learned_s is not None else ""
     return said
 
 

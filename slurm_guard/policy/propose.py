@@ -10,7 +10,8 @@ from math import ceil
 
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.phase import Phase
-from slurm_guard.policy.rhythm import BadRun, Pauses, Rhythm
+from slurm_guard.policy.lossrecall import LossRecall
+from slurm_guard.policy.rhythm import Pauses, Rhythm
 
 ENOUGH_INTERVALS = 200
 ENOUGH_S = 3600.0
@@ -18,6 +19,11 @@ ENOUGH_S = 3600.0
 
 ENOUGH_PAUSES = 3
 """The same for the pauses of a phase."""
+
+ENOUGH_LOSSES = 1000
+"""The same for the losses."""
+
+_LOWEST_FACTOR = 3.0
 
 _ABOVE = 1.5
 """How far a raised limit lies above the longest pause."""
@@ -43,10 +49,11 @@ class Proposal:
     reason: str
 
 
-def propose_limits(rhythm: Rhythm, bad: BadRun, settings: Settings) -> list[Proposal]:
+def propose_limits(rhythm: Rhythm, recall: LossRecall, settings: Settings) -> list[Proposal]:
     """What would fit this training better than `settings`, section by section."""
     proposals = [
-        _propose_nonfinite(bad, settings),
+        _propose_nonfinite(recall, settings),
+        _propose_spike(recall, settings),
         _propose_stall(rhythm, settings),
         _propose_start(rhythm.longest(Phase.START_UP), settings),
         *(_propose_phase(rhythm.longest(phase), phase, settings) for phase in _PHASE_LIMITS),
@@ -54,14 +61,25 @@ def propose_limits(rhythm: Rhythm, bad: BadRun, settings: Settings) -> list[Prop
     return [proposal for proposal in proposals if proposal is not None]
 
 
-def _propose_nonfinite(bad: BadRun, settings: Settings) -> Proposal | None:
-    if bad.longest < settings.nonfinite_limit:
+def _propose_nonfinite(recall: LossRecall, settings: Settings) -> Proposal | None:
+    if recall.bad < settings.nonfinite_limit:
         return None
     why = (
-        f"the loss came back from {bad.longest} records in a row that were not finite (from line {bad.line} "
-        "on), as a running mean does"
+        f"the loss came back from {recall.bad} records in a row that were not finite (from line "
+        f"{recall.bad_line} on), as a running mean does"
     )
-    return Proposal("numeric", "nonfinite_limit", bad.longest + 1, why)
+    return Proposal("numeric", "nonfinite_limit", recall.bad + 1, why)
+
+
+def _propose_spike(recall: LossRecall, settings: Settings) -> Proposal | None:
+    value = max(_LOWEST_FACTOR, float(ceil(2 * recall.height)))
+    if recall.measured < ENOUGH_LOSSES or value > settings.spike_factor / 2:
+        return None
+    why = (
+        f"none of {recall.measured} losses that did not diverge was above {recall.height:.3g} times "
+        f"the median before it (line {recall.height_line})"
+    )
+    return Proposal("numeric", "spike_factor", value, why)
 
 
 def _propose_stall(rhythm: Rhythm, settings: Settings) -> Proposal | None:

@@ -7,9 +7,7 @@ here: it goes from one thing that is due to the next.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from math import isfinite
 
 from slurm_guard.model.breach import Breach, BreachKind
@@ -20,45 +18,18 @@ from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.logline import LineReader
 from slurm_guard.policy.logpattern import parse_patterns
+from slurm_guard.policy.lossrecall import LossRecall
 from slurm_guard.policy.replayclock import ReplayClock
-from slurm_guard.policy.rhythm import BadRun, Rhythm
+from slurm_guard.policy.replayevent import Event, EventList, Said
+from slurm_guard.policy.rhythm import Rhythm
 from slurm_guard.policy.srun_line import parse_srun_line
 from slurm_guard.policy.stall import StallMove
 from slurm_guard.policy.verdict import Action, Verdict
-
-EVENT_LIMIT = 1000
-"""Events that are kept one by one; more of them are only counted."""
 
 _PRECISION_S = 0.01
 
 _LOOKS = 8
 """Pairs of looks in one silence: one, and one more after each phase that had its time."""
-
-
-class Said(str, Enum):
-    """What the guard would have done."""
-
-    STOP = "stop"
-    LOOK = "look"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that the guard would have done or noted.
-
-    `line` is the line of the record that led to it, for a silence the last one before it; `at_s` is
-    epoch seconds, None where the log tells no time. `after_stop` marks what the job would not have
-    lived to see.
-    """
-
-    said: Said
-    what: str
-    line: int
-    evidence: str
-    at_s: float | None = None
-    iteration: int | None = None
-    after_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +55,9 @@ class Replay:
     records: int = 0
     losses: int = 0
     first_s: float | None = None
-    events: list[Event] = field(default_factory=list)
-    counts: Counter[Said] = field(default_factory=Counter)
+    said: EventList = field(default_factory=EventList)
     rhythm: Rhythm = field(default_factory=Rhythm)
-    bad: BadRun = field(default_factory=BadRun)
+    recall: LossRecall = field(default_factory=LossRecall)
     last: Record | None = None
     attempt: Attempt = field(default_factory=lambda: Attempt.begin(0.0))
     _reader: LineReader = field(init=False)
@@ -165,7 +135,9 @@ class Replay:
             verdict = self._progress(record, verdict, now_s - before_s, armed=armed)
         if record.kind is RecordKind.TRAIN and record.loss is not None:
             self.losses += 1
-            self.bad.add(record.loss, self.line)
+            state = self.attempt.numeric.get("")
+            series = state.series.get(record.rank) if state is not None else None
+            self.recall.add(record.loss, series, self.line)
         self._heed(record, verdict)
 
     def _progress(
@@ -177,7 +149,7 @@ class Replay:
         if self._spans() and self._stamped and not restarted:
             self.rhythm.add(silent_s, self._phase if armed else Phase.START_UP, self._last_line)
         if self._ended:
-            self.bad.restarted()
+            self.recall.stopped()
         if self._halted or self._ended:
             verdict = self._begin_afresh(record)
         if self.first_s is None:
@@ -212,9 +184,11 @@ class Replay:
         if verdict is None:
             return
         breach = verdict.breach if verdict.action is Action.STOP else None
-        self._add(Said.STOP if breach else Said.NOTE, verdict.kind.value, verdict.evidence, verdict.iteration)
+        said, what = Said.STOP if breach else Said.NOTE, verdict.kind.value
+        self.said.add(Event(said, what, self.line, verdict.evidence, self.clock.wall_s, verdict.iteration))
         if breach is not None:
             self._lasting = breach.kind in _LASTING
+            self.recall.diverged()
             self.attempt = Attempt.begin(self.clock.now_s)
 
     def _begin_afresh(self, record: Record) -> Verdict | None:
@@ -283,25 +257,8 @@ class Replay:
         self._due.clear()
 
     def _add_due(self, due: _Due, said: Said, what: str, why: str) -> None:
-        at_s = self.clock.wall_at(due.now_s)
         iteration = self.last.iteration if self.last is not None else None
-        self._add(said, what, why, iteration, line=self._last_line, at_s=at_s)
-
-    def _add(
-        self,
-        said: Said,
-        what: str,
-        evidence: str,
-        iteration: int | None,
-        *,
-        line: int | None = None,
-        at_s: float | None = None,
-    ) -> None:
-        if len(self.events) < EVENT_LIMIT or (said is Said.STOP and not self.counts[said]):
-            at_s = at_s if line is not None else self.clock.wall_s
-            after = self.counts[Said.STOP] > 0
-            self.events.append(Event(said, what, line or self.line, evidence, at_s, iteration, after))
-        self.counts[said] += 1
+        self.said.add(Event(said, what, self._last_line, why, self.clock.wall_at(due.now_s), iteration))
 
 
 _LASTING = frozenset({BreachKind.NON_FINITE, BreachKind.SKIPPING})

@@ -1,4 +1,4 @@
-"""The rhythm of a training that is over: its intervals, the longest pause of every phase, and its bad losses.
+"""The rhythm of a training that is over: its intervals, and the longest pause of every phase.
 
 It holds a few hundred numbers, however long the training was.
 """
@@ -6,7 +6,7 @@ It holds a few hundred numbers, however long the training was.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, floor, isfinite, log
+from math import exp, floor, log
 
 from slurm_guard.model.phase import Phase
 
@@ -59,30 +59,3 @@ class Rhythm:
     def longest(self, phase: Phase) -> Pauses:
         """The pauses of this phase."""
         return self.pauses.get(phase, Pauses())
-
-
-@dataclass(slots=True)
-class BadRun:
-    """Losses that were not finite, in a row, and were followed by a good one: the longest such run.
-
-    A value that its owner updates in place.
-    """
-
-    longest: int = 0
-    line: int = 0
-    _now: int = 0
-    _since: int = 0
-
-    def add(self, loss: float, line: int) -> None:
-        """A loss of the training, in order."""
-        if not isfinite(loss):
-            self._since = self._since if self._now else line
-            self._now += 1
-            return
-        if self._now > self.longest:
-            self.longest, self.line = self._now, self._since
-        self._now = 0
-
-    def restarted(self) -> None:
-        """A new run of the training has begun: what was bad did not recover."""
-        self._now = 0

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.phase import Phase
-from slurm_guard.policy.propose import Proposal, propose_limits, round_up
-from slurm_guard.policy.rhythm import BadRun, Rhythm
+from slurm_guard.policy.losslimit import choose_limits
+from slurm_guard.policy.lossrecall import LossRecall
+from slurm_guard.policy.losswindow import LossWindow
+from slurm_guard.policy.propose import propose_limits, round_up
+from slurm_guard.policy.rhythm import Rhythm
+from slurm_guard.policy.spike import Excursion, LossSeries
 
 
 def rhythm(count: int = 2000, every_s: float = 10.0, **pauses: float) -> Rhythm:
@@ -18,11 +24,11 @@ def rhythm(count: int = 2000, every_s: float = 10.0, **pauses: float) -> Rhythm:
     return value
 
 
-def propose(value: Rhythm, settings: Settings | None = None, bad: BadRun | None = None) -> dict[str, float]:
-    return {
-        f"{p.section}.{p.name}": p.value
-        for p in propose_limits(value, bad or BadRun(), settings or Settings())
-    }
+def propose(
+    value: Rhythm, settings: Settings | None = None, recall: LossRecall | None = None
+) -> dict[str, float]:
+    proposals = propose_limits(value, recall or LossRecall(), settings or Settings())
+    return {f"{p.section}.{p.name}": p.value for p in proposals}
 
 
 def test_nothing_is_proposed_from_nothing() -> None:
@@ -34,7 +40,7 @@ def test_nothing_is_proposed_from_nothing() -> None:
 
 def test_even_rhythm_allows_an_earlier_stall() -> None:
     """Three times the longest pause, at least ten times the p99 interval."""
-    (proposal,) = propose_limits(rhythm(training=70.0), BadRun(), Settings())
+    (proposal,) = propose_limits(rhythm(training=70.0), LossRecall(), Settings())
     assert (proposal.section, proposal.name, proposal.value) == ("heartbeat", "stall_s", 240.0)
     assert "the longest of 2001 intervals was 70 s (after line 7)" in proposal.reason
     assert propose(rhythm(training=250.0)) == {}
@@ -69,16 +75,33 @@ def test_slow_start_raises_its_limit() -> None:
 
 def test_losses_that_came_back_raise_the_limit_of_nan() -> None:
     """Nine in a row, and then a good one: a running mean. What ended the run did not come back."""
-    bad = BadRun()
+    recall = LossRecall()
     for loss in (2.0, *[float("nan")] * 9, 2.0, *[float("inf")] * 50):
-        bad.add(loss, 5)
-    (proposal,) = propose_limits(Rhythm(), bad, Settings())
-    assert (proposal.name, proposal.value) == ("nonfinite_limit", 10)
-    bad.restarted()
-    bad.add(2.0, 99)
-    assert propose_limits(Rhythm(), bad, Settings()) == [
-        Proposal("numeric", "nonfinite_limit", 10, proposal.reason)
-    ]
+        recall.add(loss, None, 5)
+    assert propose(Rhythm(), recall=recall) == {"numeric.nonfinite_limit": 10}
+    recall.stopped()
+    recall.add(2.0, None, 99)
+    assert propose(Rhythm(), recall=recall) == {"numeric.nonfinite_limit": 10}
+
+
+@pytest.mark.parametrize(
+    ("highest", "diverges", "factor"),
+    [(1.4, False, 3.0), (2.2, False, 5.0), (2.6, False, None), (90.0, True, 3.0)],
+)
+def test_calm_losses_allow_a_lower_factor(highest: float, diverges: bool, factor: float | None) -> None:
+    """Twice the highest that was no divergence, and no less than 3; from a thousand losses on."""
+    recall, series = LossRecall(), LossSeries(LossWindow(100))
+    for _ in range(100):
+        series.learn(2.0)
+    for _ in range(1000):
+        recall.add(2.0, series, 1)
+    series.excursion = Excursion(choose_limits(series.window, 2.0, 10.0, is_signed=False), needed=10)
+    recall.add(2.0 * highest, series, 7)
+    if diverges:
+        recall.diverged()
+    series.excursion = None
+    recall.add(2.0, series, 8)
+    assert propose(Rhythm(), recall=recall).get("numeric.spike_factor") == factor
 
 
 def test_quantile_is_right_to_two_percent() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from slurm_guard.model.limits import Settings
-from slurm_guard.policy.replay import Replay, Said
+from slurm_guard.policy.replay import Replay
 from slurm_guard.policy.replayclock import ReplayClock
+from slurm_guard.policy.replayevent import Said
 
 FOLDER = Path(os.environ.get("SLURM_GUARD_REAL_LOGS") or "/nonexistent")
 
@@ -50,8 +51,8 @@ def labelled(*, healthy: bool | None) -> list[str]:
 def test_no_healthy_log_is_stopped(name: str, interval_s: float) -> None:
     """By its own clock, and with a clock given to it; nor is a loss called not finite that is none."""
     one = judge(name, interval_s)
-    assert [event for event in one.events if event.said is not Said.NOTE] == []
-    assert [event for event in one.events if event.what == "non_finite"] == []
+    assert [event for event in one.said.events if event.said is not Said.NOTE] == []
+    assert [event for event in one.said.events if event.what == "non_finite"] == []
     assert one.records > 0
 
 
@@ -61,7 +62,7 @@ def test_running_mean_that_a_nan_poisons_is_stopped_where_it_begins(name: str) -
     ten lines of the first NaN, and a proposal for the next job.
     """
     one = judge(name)
-    stops = [event for event in one.events if event.said is Said.STOP]
+    stops = [event for event in one.said.events if event.said is Said.STOP]
     assert stops[0].what == "non_finite"
     assert 415 <= stops[0].line <= 425
-    assert one.bad.longest > 3
+    assert one.recall.bad > 3

@@ -15,8 +15,9 @@ from training_course import random_course
 from training_log import FORMATS, write_log
 
 from slurm_guard.model.limits import Settings
-from slurm_guard.policy.replay import Replay, Said
+from slurm_guard.policy.replay import Replay
 from slurm_guard.policy.replayclock import ReplayClock
+from slurm_guard.policy.replayevent import Said
 
 SEED = 20261129
 YEAR_S = 365 * 86_400.0
@@ -35,12 +36,14 @@ def judge_year(seed: int) -> tuple[Counter[str], list[str]]:
         one = judge_training(name, own_seed, seconds=chance.uniform(0.5, 6) * 86_400)
         stops += [
             f"{name}, seed {own_seed}: line {event.line}, {event.what}: {event.evidence}"
-            for event in one.events
+            for event in one.said.events
             if event.said is Said.STOP
         ]
         passed_s += one.seconds or 0.0
-        judged += Counter(trainings=1, records=one.records, losses=one.losses, looks=one.counts[Said.LOOK])
-        judged += Counter(seconds=int(one.seconds or 0), notes=one.counts[Said.NOTE])
+        judged += Counter(
+            trainings=1, records=one.records, losses=one.losses, looks=one.said.counts[Said.LOOK]
+        )
+        judged += Counter(seconds=int(one.seconds or 0), notes=one.said.counts[Said.NOTE])
     return judged, stops
 
 
