@@ -66,6 +66,7 @@ def heartbeat(
     iteration, else what it was.
 
     What cannot be understood is left out. A word that is no phase means training, and is said once.
+    Call it outside of functions that torch.compile compiles: inside, it breaks their graph.
     """
     try:
         pid = os.getpid()
