@@ -16,7 +16,7 @@ from typing import Any
 from slurm_guard.adapters import command, procfs
 from slurm_guard.errors import CommandFailed, CommandTimedOut, OutsideError
 from slurm_guard.model.process import StackDump
-from slurm_guard.policy.frame import recognise_frames
+from slurm_guard.policy.frame import recognise_frames, waits_for_child
 
 _STOPPED = "Tt"
 _TRIES = 3
@@ -89,8 +89,9 @@ def parse_dump(text: str, pid: int) -> StackDump:
             return StackDump(refused="no Python frames")
         signature = hashlib.sha256("\n".join(map(_key, main["frames"])).encode()).hexdigest()[:16]
         top = _frame(main["frames"][0]) if main["frames"] else ""
-        phase = recognise_frames([(frame["name"], frame["filename"]) for frame in main["frames"]])
-        return StackDump("\n".join(map(_thread, threads)), signature, top, phase=phase)
+        frames = [(frame["name"], frame["filename"]) for frame in main["frames"]]
+        text, phase = "\n".join(map(_thread, threads)), recognise_frames(frames)
+        return StackDump(text, signature, top, phase=phase, waits=waits_for_child(frames))
     except (ValueError, KeyError, TypeError):
         return StackDump(refused="py-spy gave no readable answer")
 

@@ -35,7 +35,8 @@ class ProcessReading:
 class StackDump:
     """The text of a Python stack, its signature and its top frame; or why it was refused.
 
-    `phase` is what its frames say that the process is doing, where they say it.
+    `phase` is what its frames say that the process is doing, where they say it; `waits` whether it only
+    waits for a child.
     """
 
     text: str = ""
@@ -43,6 +44,7 @@ class StackDump:
     top: str = ""
     refused: str = ""
     phase: Phase | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,20 @@ _TESTING = re.compile(r"^_?((run|do)_)?test(_(epoch|step|loop|model|one_epoch|ev
 _FINISHING = re.compile(r"^_?(push_to_hub|upload_(folder|to_hub|artifacts?)|end_training)$")
 
 
+_WAITING = re.compile(r"(^|/)(multiprocessing/popen_\w+|torch/multiprocessing/spawn|subprocess)\.py$")
+_JOINING = re.compile(r"^_?(try_)?(wait|poll|join|communicate)$")
+
+
+def waits_for_child(frames: Sequence[tuple[str, str]]) -> bool:
+    """Whether a process with these frames (function, file) only waits for another one that it has started.
+
+    >>> waits_for_child([("select", "/usr/lib/python3.11/selectors.py"),
+    ...                  ("join", "/x/torch/multiprocessing/spawn.py"), ("main", "train.py")])
+    True
+    """
+    return any(_WAITING.search(path) and _JOINING.match(function) for function, path in frames)
+
+
 def recognise_frames(frames: Sequence[tuple[str, str]]) -> Phase | None:
     """The phase that these frames (function, file; innermost first) are of; None for plain training.
 

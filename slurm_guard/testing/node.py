@@ -128,10 +128,10 @@ class FakeStacks:
         self.asked: list[tuple[int, float]] = []
         self._dumps: dict[int, StackDump] = {}
 
-    def put(self, pid: int, *frames: str, phase: Phase | None = None) -> None:
+    def put(self, pid: int, *frames: str, phase: Phase | None = None, waits: bool = False) -> None:
         """The process stands here, innermost frame first; equal frames have equal signatures."""
         signature = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:16]
-        self._dumps[pid] = StackDump("\n".join(frames), signature, frames[0], phase=phase)
+        self._dumps[pid] = StackDump("\n".join(frames), signature, frames[0], phase=phase, waits=waits)
 
     def refuse(self, pid: int, reason: str) -> None:
         """Its stack can't be had."""

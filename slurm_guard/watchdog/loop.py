@@ -174,7 +174,7 @@ class Watchdog:
             self._send([Looked(order.look, self._node, "another look is in progress")])
             return
         try:
-            ranks = self._observer.ranks
+            ranks = self._observer.trees
             self._look = LookAnswer(order, self._node, ranks, self._outside.stacks, self._clock.now_s())
         except OSError as error:
             self._send([Looked(order.look, self._node, f"no child: {error}")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_guard.model.phase import Phase
-from slurm_guard.policy.frame import recognise_frames
+from slurm_guard.policy.frame import recognise_frames, waits_for_child
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 C10D = f"{SITE}/torch/distributed/distributed_c10d.py"
@@ -160,3 +160,22 @@ def test_no_frames_say_nothing() -> None:
     """And neither do those of a plain loop."""
     assert recognise_frames([]) is None
     assert recognise_frames([("forward", "/home/u/model.py"), TRAIN, MAIN]) is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "waits"),
+    [
+        (("join", "/x/site-packages/torch/multiprocessing/spawn.py"), True),
+        (("poll", "/usr/lib/python3.11/multiprocessing/popen_fork.py"), True),
+        (("_try_wait", "/usr/lib/python3.11/subprocess.py"), True),
+        (("_communicate", "/usr/lib/python3.11/subprocess.py"), True),
+        (("_try_get_data", "/x/torch/utils/data/dataloader.py"), False),
+        (("wait", "/usr/lib/python3.11/threading.py"), False),
+        (("all_reduce", "/x/torch/distributed/distributed_c10d.py"), False),
+        (("join", "/home/ann/train.py"), False),
+    ],
+)
+def test_who_only_waits_for_a_child(frame: tuple[str, str], waits: bool) -> None:
+    """A join of a process that it has started; never a queue, a lock, a thread or a collective."""
+    inner, outer = ("select", "/usr/lib/python3.11/selectors.py"), ("main", "/home/ann/train.py")
+    assert waits_for_child([inner, frame, outer]) is waits
