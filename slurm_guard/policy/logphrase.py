@@ -202,7 +202,7 @@ PHRASES: tuple[Phrase, ...] = (
 """Phase, the words that the phrase may begin with, and what follows them (lower case). The first counts."""
 
 PHASE_WORDS = (
-    "val", "rain", "sav", "checkpoint", "compil", "autotun", "cuda graph", "cudagraph", "load", "build",
+    "val", "rain", "sav", "checkpoint", "compil", "autotun", "graph", "load", "build",
     "initializ", "nccl version", "examples/s", "wandb: ", "pushing",
     "writing model",
 )  # fmt: skip

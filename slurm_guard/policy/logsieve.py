@@ -24,7 +24,9 @@ class Sieve:
     """Remembers the shapes of lines that hold one of `words`, and of those that hold none."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._words = tuple(dict.fromkeys(word.encode().translate(SHAPE) for word in words))
+        given = dict.fromkeys(word.encode().translate(SHAPE) for word in words)
+        # What holds a longer word holds the shorter one in it.
+        self._words = tuple(word for word in given if not any(o != word and o in word for o in given))
         self._dull: set[bytes] = set()
         self._keen: set[bytes] = set()
 
