@@ -72,7 +72,8 @@ class LossRun:
                 sign.text,
                 sign.value,
             )
-        if record.iteration is not None and (record.iteration, record.epoch) == (self.iteration, self.epoch):
+        is_same_epoch = None in (record.epoch, self.epoch) or record.epoch == self.epoch
+        if record.iteration is not None and record.iteration == self.iteration and is_same_epoch:
             return self
         return replace(
             self,

@@ -280,3 +280,9 @@ def test_skipped_iterations_keep_the_rhythm() -> None:
 def test_single_nan_at_the_end_of_an_epoch_teaches_nothing() -> None:
     """It may be one bad batch: a running mean is known by more than one record."""
     assert judge(*epoch(0, 2.0, nan), *epoch(1, 2.0, nan, nan, nan))[1] is not None
+
+
+def test_epoch_that_only_some_lines_show_makes_no_second_record() -> None:
+    """A bar and a line tell of the same iteration, one of them with the epoch."""
+    both = [Record(nan, i, epoch=epoch) for i in (1, 2) for epoch in (0.0, None, 0.0, None)]
+    assert judge(*both)[1] is None
