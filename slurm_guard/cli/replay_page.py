@@ -17,7 +17,8 @@ _GUESSED_YEAR = 2000
 """Stands for a year that the log does not tell."""
 
 _SHOWN = 20
-"""Stops that are shown for people, and as many looks and notes."""
+_SHOWN_AFTER = 5
+"""Stops that are shown for people, and as many looks and notes; fewer after the first stop."""
 
 _NO_TIME = (
     "no time stands with its records, so stalls are not judged: --interval-s SECONDS says what a record takes"
@@ -29,6 +30,11 @@ def compose_page(name: str, one: Replay) -> list[str]:
     lines = [plain(f"{name}: {_span(one)}")]
     if one.seconds is None:
         lines.append(f"  {_NO_TIME}")
+    elif not _is_timed(one) and not one.clock.interval_s:
+        lines.append(
+            f"  a time stands with few of its records, so stalls are judged in {one.rhythm.count} of "
+            f"{one.records - 1} intervals only"
+        )
     events = _choose(one.said.events)
     if events:
         lines += ["", *compose_table([_HEAD, *map(_row, events)])]
@@ -96,11 +102,12 @@ def _span(one: Replay) -> str:
 
 def _choose(events: list[Event]) -> list[Event]:
     """What is shown: the first of each sort, in order."""
-    shown: Counter[Said] = Counter()
+    shown: Counter[tuple[Said, bool]] = Counter()
     chosen: list[Event] = []
     for event in events:
-        shown[event.said] += 1
-        if shown[event.said] <= _SHOWN:
+        sort = (event.said, event.after_stop)
+        shown[sort] += 1
+        if shown[sort] <= (_SHOWN_AFTER if event.after_stop else _SHOWN):
             chosen.append(event)
     return chosen
 
@@ -126,7 +133,7 @@ def _verdict(one: Replay) -> str:
             said += f", and {_times(stops - 1)} more had it run on"
     if looks:
         said += f"; stacks would have been compared {_times(looks)}"
-    if one.rhythm.intervals:
+    if one.rhythm.intervals and _is_timed(one):
         pause = one.rhythm.longest(Phase.TRAINING)
         said += (
             f"; 99 % of {one.rhythm.intervals:,} intervals below {one.rhythm.quantile(0.99):.3g} s, "
@@ -135,6 +142,11 @@ def _verdict(one: Replay) -> str:
         learned_s = one.attempt.watch.pauses.learned_s(one.settings)
         said += f", learned limit {learned_s:.0f} s" if learned_s is not None else ""
     return said
+
+
+def _is_timed(one: Replay) -> bool:
+    """Whether most intervals have a time at both ends."""
+    return 2 * one.rhythm.count >= one.records - 1
 
 
 def _times(count: int) -> str:

@@ -46,6 +46,11 @@ class Rhythm:
             at = floor(_PER_E * log(max(seconds, _SHORTEST_S)))
             self._classes[at] = self._classes.get(at, 0) + 1
 
+    @property
+    def count(self) -> int:
+        """Intervals of all phases."""
+        return sum(pauses.count for pauses in self.pauses.values())
+
     def quantile(self, share: float) -> float:
         """The interval of training, in seconds, that `share` of all do not exceed; 0 without any."""
         wanted = share * self.intervals

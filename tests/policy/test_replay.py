@@ -164,6 +164,19 @@ def test_end_of_the_log_is_judged_as_nothing() -> None:
     assert "until the end of the log" in one.said.events[1].evidence
 
 
+def test_block_has_the_time_of_its_header() -> None:
+    """OLMo writes time and step above, the loss below: a pause of 2000 s between two blocks is a look."""
+    lines: list[str] = []
+    for i in range(60):
+        lines += [
+            f"{stamp(i * 10.0 + 2000 * (i >= 40))}\tgpu07:0\tolmo.train:816\tINFO\t[step={i + 1}/99,epoch=0]",
+            "    optim/total_grad_norm=1.2",
+            "    train/CrossEntropyLoss=2.18",
+        ]
+    one = judge(lines)
+    assert (one.losses, one.seconds, said(one)) == (60, 2590.0, [("look", "stall", 120)])
+
+
 def test_any_cutting_of_a_bar_gives_the_same() -> None:
     """Frames of one endless line count each; its pieces may end anywhere."""
     frames = "".join(f"\r{i}/400 [00:10<00:10, 1.00it/s, loss=nan]" for i in range(1, 400)).encode()
