@@ -105,10 +105,10 @@ def waits_for_child(frames: Sequence[tuple[str, str]]) -> bool:
     """Whether a process with these frames (function, file) only waits for another one that it has started.
 
     >>> waits_for_child([("select", "/usr/lib/python3.11/selectors.py"),
-    ...                  ("join", "/x/torch/multiprocessing/spawn.py"), ("main", "train.py")])
+    ...                  ("ProcessContext.join", "/x/torch/multiprocessing/spawn.py"), ("main", "train.py")])
     True
     """
-    return any(_WAITING.search(path) and _JOINING.match(function) for function, path in frames)
+    return any(_WAITING.search(path) and _JOINING.match(_bare(function)) for function, path in frames)
 
 
 def recognise_frames(frames: Sequence[tuple[str, str]]) -> Phase | None:
@@ -120,7 +120,7 @@ def recognise_frames(frames: Sequence[tuple[str, str]]) -> Phase | None:
     """
     weak: Phase | None = None
     for function, path in frames:
-        rule = _find_rule(function, path)
+        rule = _find_rule(_bare(function), path)
         if rule is None:
             if _LOADER.search(path) and weak is Phase.START_UP:  # a data set that is read, not a checkpoint
                 weak = None
@@ -129,6 +129,11 @@ def recognise_frames(frames: Sequence[tuple[str, str]]) -> Phase | None:
         else:
             weak = weak or rule.phase
     return weak
+
+
+def _bare(function: str) -> str:
+    """`Dataset.map` as `map`: from Python 3.11 on, py-spy names the class too."""
+    return function.rpartition(".")[2]
 
 
 def _find_rule(function: str, path: str) -> _Rule | None:

@@ -166,6 +166,7 @@ def test_no_frames_say_nothing() -> None:
     ("frame", "waits"),
     [
         (("join", "/x/site-packages/torch/multiprocessing/spawn.py"), True),
+        (("ProcessContext.join", "/x/site-packages/torch/multiprocessing/spawn.py"), True),
         (("poll", "/usr/lib/python3.11/multiprocessing/popen_fork.py"), True),
         (("_try_wait", "/usr/lib/python3.11/subprocess.py"), True),
         (("_communicate", "/usr/lib/python3.11/subprocess.py"), True),
@@ -179,3 +180,9 @@ def test_who_only_waits_for_a_child(frame: tuple[str, str], waits: bool) -> None
     """A join of a process that it has started; never a queue, a lock, a thread or a collective."""
     inner, outer = ("select", "/usr/lib/python3.11/selectors.py"), ("main", "/home/ann/train.py")
     assert waits_for_child([inner, frame, outer]) is waits
+
+
+@pytest.mark.parametrize("function", ["from_pretrained", "PreTrainedModel.from_pretrained"])
+def test_a_method_counts_with_and_without_its_class(function: str) -> None:
+    """py-spy names the class from Python 3.11 on."""
+    assert recognise_frames([(function, "/x/site-packages/transformers/m.py")]) is Phase.START_UP
