@@ -12,7 +12,7 @@ from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.order import Load, Looked, RankGone, RankSeen, Report, Signalled, Stack
 from slurm_guard.model.phase import Phase
-from slurm_guard.model.reading import BeatReading, LoadReading, Record, RecordKind
+from slurm_guard.model.reading import BeatReading, LoadReading, Record
 from slurm_guard.policy.act import Act, plan_conclusions
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
 from slurm_guard.policy.look import LookPair
@@ -31,8 +31,7 @@ _ECHO_S = 60.0
 @dataclass(slots=True)
 class Attempt:
     """A value that its owner updates in place. `outcomes` are the breaches that observe mode has seen:
-    while one lasts it is told once. `numeric` is by source, `finishing` is whether the training has said
-    that it is at its end.
+    while one lasts it is told once. `numeric` is by source.
     """
 
     watch: SilenceWatch
@@ -41,7 +40,6 @@ class Attempt:
     verdicts: dict[VerdictKind, tuple[str, float]] = field(default_factory=dict)
     outcomes: OutcomeTable = field(default_factory=OutcomeTable)
     lost_node: str = ""
-    finishing: bool = False
 
     @classmethod
     def begin(cls, now_s: float) -> Attempt:
@@ -64,18 +62,12 @@ class Attempt:
         """Take a record of the log: whether it is progress, and the verdict that it completes."""
         progressed = self.watch.record(record, now_s, source)
         self._progressed(progressed, now_s)
-        self.finishing = (
-            record.kind is RecordKind.SUMMARY
-            or record.phase is Phase.FINAL
-            or (self.finishing and not progressed)
-        )
         return progressed, self._judge_numeric(record, settings, now_s, source)
 
     def beat(self, reading: BeatReading, settings: Settings, now_s: float) -> tuple[bool, Verdict | None]:
         """Take the newest heartbeat of a rank: whether it is progress, and the verdict that it completes."""
         progressed = self.watch.beat(reading, now_s)
         self._progressed(progressed, now_s)
-        self.finishing = reading.phase is Phase.FINAL or (self.finishing and not progressed)
         if reading.loss is None or reading.phase is not Phase.TRAINING:
             return progressed, None
         iteration = reading.iteration if reading.loss_iteration is None else reading.loss_iteration
@@ -137,8 +129,7 @@ class Attempt:
         self, settings: Settings, explicit: frozenset[str], alive: Collection[str], now_s: float
     ) -> tuple[list[Act], Breach | None]:
         """What time has brought: looks to be taken, warnings, or a breach. `alive` are the watched nodes."""
-        phase = self.watch.phases.in_force(settings, now_s)
-        finishing = self.finishing and phase is Phase.FINAL
+        finishing = self.watch.phases.finishing(settings, now_s)
         breach = judge_ranks(self.ranks, settings, now_s, self.stall.progress_s, finishing=finishing)
         if breach is not None and not self.outcomes.holds(breach.kind, now_s):
             return [], breach
@@ -149,7 +140,7 @@ class Attempt:
         if self.ranks.gone(report.node, report.rank, report.pid, now_s):
             self.watch.phases.forget(report.rank)
             if not self.ranks.failed(report.rank):
-                self.watch.hear(Phase.FINAL, now_s)
+                self.watch.hear(Phase.FINAL, now_s, None)
 
     def observe(self, incident: str, breach: Breach, now_s: float) -> None:
         """Only look what becomes of this breach."""

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Union
 
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.phase import Phase
+
+LATE_S = 5.0
+"""Seconds of progress elsewhere that end what a line of the log began: what comes before may only be late."""
+
+Speaker = tuple[str, Union[int, None]]
+"""Whose word it is: the source, and the rank where the source tells it."""
 
 
 def phase_limit_s(phase: Phase, settings: Settings) -> float:
@@ -32,7 +39,8 @@ class PhaseTable:
     `declared` is by rank and ends when that rank declares another. `begun` holds what text and stacks
     showed since the last training progress, `over` those after which the text said training, and
     `shown` those that only stacks showed. `ended` holds beginning and end of those that were said to be
-    over in this silence. `announced` is whether a phase was declared or in the text
+    over in this silence. `said_by` is who said it first (None: a rank ended), `elsewhere_s` when others made
+    progress in it first. `announced` is whether a phase was declared or in the text
     since the last progress: such a silence says nothing about the rhythm of the training.
     """
 
@@ -41,6 +49,8 @@ class PhaseTable:
     over: set[Phase] = field(default_factory=set)
     shown: set[Phase] = field(default_factory=set)
     ended: dict[Phase, tuple[float, float]] = field(default_factory=dict)
+    said_by: dict[Phase, Speaker | None] = field(default_factory=dict)
+    elsewhere_s: dict[tuple[Phase, str], float] = field(default_factory=dict)
     announced: bool = False
 
     def declare(self, rank: int, phase: Phase, now_s: float) -> None:
@@ -60,13 +70,15 @@ class PhaseTable:
         """The rank is gone, and its word with it."""
         self.declared.pop(rank, None)
 
-    def hear(self, phase: Phase, now_s: float) -> None:
+    def hear(self, phase: Phase, now_s: float, speaker: Speaker | None = ("", None)) -> None:
         """The log, or the end of a rank, says what the job is about."""
         if phase is Phase.TRAINING:
             for begun in self.begun.keys() - self.over:
                 self._end(begun, self.begun[begun], now_s)
             self.over |= self.begun.keys()
             return
+        if self.said_by.get(phase) is None:
+            self.said_by[phase] = speaker
         self.begun.setdefault(phase, now_s)
         self.over.discard(phase)
         self.shown.discard(phase)
@@ -84,11 +96,35 @@ class PhaseTable:
         self.shown.add(phase)
         return True
 
-    def progressed(self, *, training: bool) -> None:
-        """There was progress. Where it was the training's, all that was not declared is over."""
+    def progressed(self, at_s: float, speaker: Speaker = ("", None), *, training: bool) -> None:
+        """There was progress. Where it was the training's, it ends all that was not declared.
+
+        Lines of other ranks and sources may be late: theirs ends a phase only when it goes on for a while.
+        """
         if training:
-            self.begun, self.over, self.shown, self.ended = {}, set(), set(), {}
+            for phase in [one for one in self.begun if self._is_over(one, at_s, speaker)]:
+                del self.begun[phase]
+                self.shown.discard(phase)
+                self.said_by.pop(phase, None)
+                self.elsewhere_s = {key: at for key, at in self.elsewhere_s.items() if key[0] is not phase}
+            self.over, self.ended = set(), {}
         self.announced = bool(self.declared) or bool(self.begun.keys() - self.shown)
+
+    def _is_over(self, phase: Phase, at_s: float, speaker: Speaker) -> bool:
+        if phase in self.over or phase in self.shown:
+            return True
+        if at_s < self.begun[phase]:
+            return False
+        if speaker == self.said_by.get(phase):
+            return True
+        return at_s >= self.elsewhere_s.setdefault((phase, speaker[0]), at_s) + LATE_S
+
+    def finishing(self, settings: Settings, now_s: float) -> bool:
+        """Whether the training itself says that it is at its end, and still may be."""
+        said = self.said_by.get(Phase.FINAL) is not None or any(
+            phase is Phase.FINAL for phase, _ in self.declared.values()
+        )
+        return said and any(phase is Phase.FINAL and end_s > now_s for end_s, phase in self._spans(settings))
 
     def in_force(self, settings: Settings, now_s: float) -> Phase | None:
         """The phase that explains a silence now: the one that does so for longest, if any does."""
@@ -119,6 +155,7 @@ class PhaseTable:
         """Leave the last `gap_s` seconds out."""
         self.declared = {rank: (phase, at_s + gap_s) for rank, (phase, at_s) in self.declared.items()}
         self.begun = {phase: at_s + gap_s for phase, at_s in self.begun.items()}
+        self.elsewhere_s = {key: at_s + gap_s for key, at_s in self.elsewhere_s.items()}
         self.ended = {
             phase: (began_s + gap_s, ended_s + gap_s) for phase, (began_s, ended_s) in self.ended.items()
         }

@@ -17,7 +17,7 @@ from slurm_guard.policy.act import Act, Say, Send
 from slurm_guard.policy.load import LoadTable
 from slurm_guard.policy.look import LookPair
 from slurm_guard.policy.pause import PauseTable
-from slurm_guard.policy.phase import PhaseTable
+from slurm_guard.policy.phase import PhaseTable, Speaker
 from slurm_guard.policy.progress import HEARTBEAT, ProgressTable
 from slurm_guard.policy.rank import RankTable
 from slurm_guard.policy.stall import Allowance, Looks, StallAction, StallMove, StallState, judge_stall
@@ -51,7 +51,7 @@ class SilenceWatch:
         if progressed:
             self._progressed(now_s, source, record, training=record.kind is not RecordKind.EVAL)
         if record.phase is not None or record.kind is RecordKind.SUMMARY:
-            self.hear(record.phase or Phase.FINAL, now_s)
+            self.hear(record.phase or Phase.FINAL, now_s, (source, record.rank))
         return progressed
 
     def beat(self, reading: BeatReading, now_s: float) -> bool:
@@ -62,14 +62,14 @@ class SilenceWatch:
         self.phases.declare(reading.rank, reading.phase, now_s)
         if progressed:
             record = Record(iteration=reading.iteration, rank=reading.rank)
-            self._progressed(now_s, HEARTBEAT, record, training=training)
+            self._progressed(now_s, HEARTBEAT, record, training=training, age_s=reading.age_s)
         elif not training and known is not reading.phase:
             self._look_anew()
         return progressed
 
-    def hear(self, phase: Phase, now_s: float) -> None:
-        """The text, or the end of a rank, says what the job is about."""
-        self.phases.hear(phase, now_s)
+    def hear(self, phase: Phase, now_s: float, speaker: Speaker | None = ("", None)) -> None:
+        """The text, or the end of a rank (None), says what the job is about."""
+        self.phases.hear(phase, now_s, speaker)
         if phase is not Phase.TRAINING:
             self._look_anew()
 
@@ -78,7 +78,9 @@ class SilenceWatch:
         self.stall = self.stall.explained()
         self.looks.forget()
 
-    def _progressed(self, now_s: float, source: str, record: Record, *, training: bool) -> None:
+    def _progressed(
+        self, now_s: float, source: str, record: Record, *, training: bool, age_s: float = 0.0
+    ) -> None:
         iteration = record.iteration if training else None
         if training and record.rank is not None:
             iteration = self.progress.fronts.get(source, iteration)
@@ -88,7 +90,7 @@ class SilenceWatch:
         )
         if self.stall.armed:
             self.pauses.progressed(now_s, counts=counts)
-        self.phases.progressed(training=training)
+        self.phases.progressed(now_s - age_s, (source, record.rank), training=training)
         self.looks.forget()
 
     def blinded(self, source: str, why: str) -> list[Act]:

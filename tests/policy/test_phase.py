@@ -7,6 +7,7 @@ import pytest
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.phase import Phase
 from slurm_guard.policy.phase import PhaseTable, phase_limit_s
+from slurm_guard.policy.progress import HEARTBEAT
 
 SETTINGS = Settings(
     startup_s=100, compilation_s=200, evaluation_s=300, checkpoint_s=400, final_s=500, stall_hard_s=1000
@@ -75,10 +76,42 @@ def test_progress_of_the_training_ends_what_was_heard_or_seen() -> None:
     table = PhaseTable()
     table.hear(Phase.EVALUATION, 0.0)
     assert table.show(Phase.CHECKPOINT, 0.0)
-    table.progressed(training=False)
+    table.progressed(1.0, training=False)
     assert in_force(table, 1.0) is Phase.CHECKPOINT
-    table.progressed(training=True)
+    table.progressed(1.0, training=True)
     assert in_force(table, 1.0) is None
+
+
+def test_late_lines_of_others_end_no_phase() -> None:
+    """A heartbeat of before, the line of another rank, a metric file that is flushed a minute later."""
+    table = PhaseTable()
+    table.hear(Phase.CHECKPOINT, 100.0, ("", 0))
+    table.progressed(99.5, (HEARTBEAT, 0), training=True)
+    table.progressed(100.1, ("", 3), training=True)
+    table.progressed(160.0, ("/metrics.jsonl", None), training=True)
+    assert in_force(table, 161.0) is Phase.CHECKPOINT
+
+
+@pytest.mark.parametrize(("speaker", "ends_s"), [(("", 0), 100.0), (("", 3), 106.0), ((HEARTBEAT, 0), 106.0)])
+def test_training_that_goes_on_ends_a_phase(speaker: tuple[str, int], ends_s: float) -> None:
+    """At once in the words of who announced it, else when it goes on for five seconds."""
+    table = PhaseTable()
+    table.hear(Phase.CHECKPOINT, 100.0, ("", 0))
+    at_s = 100.0 if ends_s == 100.0 else 101.0
+    while in_force(table, at_s) is not None:
+        table.progressed(at_s, speaker, training=True)
+        at_s += 1.0
+    assert at_s - 1.0 == ends_s
+
+
+def test_end_that_the_training_says_lets_ranks_leave() -> None:
+    """A rank that merely ended says nothing for the others."""
+    table = PhaseTable()
+    table.hear(Phase.FINAL, 0.0, None)
+    assert not table.finishing(SETTINGS, 1.0)
+    table.hear(Phase.FINAL, 1.0)
+    assert table.finishing(SETTINGS, 499.0)
+    assert not table.finishing(SETTINGS, 500.0)
 
 
 def test_declared_phase_ends_with_the_word_of_its_rank() -> None:
@@ -86,7 +119,7 @@ def test_declared_phase_ends_with_the_word_of_its_rank() -> None:
     table = PhaseTable()
     table.declare(0, Phase.CHECKPOINT, 10.0)
     table.declare(1, Phase.TRAINING, 11.0)
-    table.progressed(training=True)
+    table.progressed(1.0, training=True)
     table.declare(0, Phase.CHECKPOINT, 200.0)
     assert in_force(table, 409.0) is Phase.CHECKPOINT
     assert in_force(table, 410.0) is None
@@ -121,7 +154,7 @@ def test_only_what_was_announced_makes_a_silence_that_teaches_nothing() -> None:
     table.declare(0, Phase.EVALUATION, 1.0)
     table.declare(0, Phase.TRAINING, 2.0)
     assert table.announced
-    table.progressed(training=True)
+    table.progressed(1.0, training=True)
     assert not table.announced
 
 
