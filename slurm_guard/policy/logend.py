@@ -22,12 +22,17 @@ def is_last(text: str, at: int) -> bool:
     return counter is not None and int(counter[1]) == int(counter[2]) > 0
 
 
+_SMALL = 50
+"""A bar of fewer that fills at once and shows no loss counts files, not iterations."""
+
+
 @dataclass(slots=True)
 class LastIteration:
     """What one log has shown of epochs: a full bar inside one of several is no end of the training."""
 
     _inside: bool = False
     _full: int = 0
+    _newest: int = 0
 
     def judge(self, record: Record, line: bytes) -> Record:
         """The record, without its phase where a full counter is not the end; lines come in order."""
@@ -35,8 +40,10 @@ class LastIteration:
             if record.epoch is not None and (epochs := _EPOCHS.search(line)):
                 self._inside = int(epochs[1]) < int(epochs[2])
         elif record.iteration is not None and record.kind is RecordKind.TRAIN:
+            newest, self._newest = self._newest, record.iteration
             if record.phase is Phase.FINAL:
-                if self._inside:
+                is_small = record.loss is None and record.iteration < _SMALL
+                if self._inside or (is_small and not 0 < newest < record.iteration):
                     return replace(record, phase=None)
                 self._full = record.iteration
             elif self._full and record.iteration <= self._full // 2:

@@ -204,7 +204,8 @@ def _phase_of(objects: list[dict[str, Any]], low: str, found: Found, kind: Recor
         return None
     phase = recognise_phase(low)
     if phase is None and kind is RecordKind.SUMMARY and not is_report(low):
-        return Phase.FINAL
+        is_of_run = found.has_summary or found.epoch is None or "train_runtime" in low
+        return Phase.FINAL if is_of_run else None  # else that of one epoch
     for key in _MESSAGE_KEYS if objects and phase is None else ():
         said = objects[-1].get(key)
         phase = recognise_phase(said.lower()) if isinstance(said, str) else phase

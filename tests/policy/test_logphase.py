@@ -80,6 +80,20 @@ def test_full_bar_counts_the_epochs_that_are_to_come() -> None:
     assert phases(*again) == [None, None, "final"] + [None] * 6
 
 
+def test_small_bar_that_fills_at_once_is_no_end() -> None:
+    """It counts data sets or files; one that was seen to advance, or shows a loss, is the training's."""
+    assert phases("  0%|   | 0/3 [00:00<?, ?it/s]", "100%|███| 3/3 [00:00<00:00, 822.36it/s]") == [None, None]
+    assert phases("step 2/3 loss 2.5", "step 3/3 loss 2.5") == [None, "final"]
+    frames = " 33%|█  | 1/3 [00:09<00:18, 9.2s/it]", "100%|███| 3/3 [00:27<00:00, 9.2s/it]"
+    assert phases(*frames) == [None, "final"]
+
+
+def test_summary_of_an_epoch_is_no_end() -> None:
+    """That of the run is."""
+    assert phases("Summary: Epoch: 0 Training Loss: 4.5115 Test BLEU: 20.12") == [None]
+    assert phases("{'train_runtime': 412.93, 'train_loss': 1.73402, 'epoch': 3.0}") == ["final"]
+
+
 def test_known_shape_tells_the_same_phase() -> None:
     """A line that comes often is read by its shape: the phase stays, and only the last counter is full."""
     assert phases(*(f"Saving checkpoint to out/step{i}" for i in range(5))) == ["checkpoint"] * 5
