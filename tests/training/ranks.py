@@ -46,8 +46,10 @@ def finish(pids: list[int], limit_s: float) -> list[int | str]:
             if gone:
                 ends[pid] = os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
-    for pid in set(pids) - ends.keys():
+    left = set(pids) - ends.keys()
+    for pid in left:  # all of them before the first kill: it wakes the ranks that wait for that one
         ends[pid] = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    for pid in left:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     return [ends[pid] for pid in pids]

@@ -192,7 +192,7 @@ def test_a_finished_training_ends_at_once(training: Training) -> None:
 )
 def test_a_fault_that_hangs_is_a_real_hang(training: Training, fault: str, ends: list[str]) -> None:
     """The other rank waits in its collective, alive, for as long as one cares to look."""
-    assert training.run("--fault", f"{fault}@6", "--fault-rank", "1", limit_s=4) == ends
+    assert training.run("--fault", f"{fault}@6", "--fault-rank", "1", limit_s=2.5) == ends
     assert max(losses(training)) == 5
 
 
