@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy.logline import LineReader
 from slurm_guard.policy.logpattern import parse_patterns
+from slurm_guard.policy.logphase import recognise_phase
 
 
 def read(*lines: str, phase_pattern: str = "") -> list[Record]:
@@ -124,3 +126,14 @@ def test_bad_phase_pattern_is_one_clear_line(pattern: str, what: str) -> None:
         parse_patterns("", "", "", pattern)
     assert str(error.value).startswith("phase_pattern = ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "filler", ["the ", "[a] ", "x - ", "x.", "checkpoint ", "is ", "saving ", " ", "a/b | "]
+)
+def test_hostile_line_costs_no_more_than_a_look(filler: str) -> None:
+    """64 KiB after any phrase's first word are looked at in a few milliseconds."""
+    for word in ("saving", "evaluation", "loading", "training", "[a]"):
+        began = time.process_time()
+        recognise_phase(word + " " + filler * (60_000 // len(filler)))
+        assert time.process_time() - began < 0.1
