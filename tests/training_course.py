@@ -61,6 +61,11 @@ class Fault:
     ceiling: float = 60.0
     is_nan: bool = False
 
+    def height(self, record: int) -> float:
+        """How many times too high the loss is."""
+        climbed = min(record - self.iteration + 1, 100)
+        return min(float(self.growth**climbed), self.ceiling)
+
 
 @dataclass(slots=True)
 class Course:
@@ -135,7 +140,7 @@ class Course:
         if self.fault is not None and record >= self.fault.iteration:
             if self.fault.is_nan:
                 return nan
-            loss *= min(self.fault.growth ** (record - self.fault.iteration + 1), self.fault.ceiling)
+            loss *= self.fault.height(record)
         return loss
 
     def _grad_norm(self, loss: float, record: int, chance: random.Random) -> float:

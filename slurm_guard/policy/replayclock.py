@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from slurm_guard.policy.logtime import LineClock
 
 _LOOK_BACK = 3
-"""Lines in front of a record that may hold its time: blocks have it in their first line."""
+"""Lines in front of a record that may hold its time: blocks have it in their first line, pairs of records in
+the first of them."""
 
 _BACKWARD_LIMIT = 50
 """Stamps in a row that lie in the past after which the log's clock is believed to be set back."""
@@ -47,8 +48,11 @@ class ReplayClock:
 
     def read(self, line: bytes, *, counts: bool) -> None:
         """A line with a record; `counts` is whether it is one that takes `interval_s`."""
-        stamp = self._stamp(line)
+        own = self.stamps.read(line)
+        stamp = self._stamp() if own is None else own
         self._recent.clear()
+        if own is not None:
+            self._recent.append(line)
         self.stamped = stamp is not None
         self.fresh = self.stamped or (self.interval_s > 0 and counts)
         if stamp is not None:
@@ -58,15 +62,15 @@ class ReplayClock:
 
     def finish(self) -> None:
         """The log has ended; its last lines may tell a time later than that of the last record."""
-        stamp = self._stamp(b"")
+        stamp = self._stamp()
         self._recent.clear()
         self.stamped = self.fresh = stamp is not None
         if stamp is not None:
             self._set(stamp)
 
-    def _stamp(self, line: bytes) -> float | None:
-        for text in (line, *reversed(self._recent)):
-            stamp = self.stamps.read(text) if text else None
+    def _stamp(self) -> float | None:
+        for text in reversed(self._recent):
+            stamp = self.stamps.read(text)
             if stamp is not None:
                 return stamp
         return None
