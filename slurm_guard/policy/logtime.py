@@ -32,6 +32,7 @@ _DATE = re.compile(
 _DATE_SIZE = 18
 _ALONE = re.compile(rb"(?:(?:^|[\[(])\s{0,9}|^\s{0,9}\d{1,6}: ?)$")
 _AFTER = re.compile(rb"(?:[\])]|:? |$)")
+_HALF = re.compile(rb" ([AP])M\b")
 _ZONE = re.compile(rb"\s?(?:(?P<utc>[Zz]\b|UTC|GMT)|(?P<zone>[+-]\d\d:?\d\d)\b)")
 _YEAR_AFTER = re.compile(rb" {1,2}(?:[A-Z]{3,4} )?(\d{4})\b")
 _LATE = re.compile(rb"(?:datetime: | AT )(?=\d{4}-\d\d-\d\d[ T])")
@@ -100,6 +101,8 @@ def _stamp_at(line: bytes, clock: re.Match[bytes], year: int | None) -> Stamp | 
         return None
     if part:
         clock_s += float(b"0." + part)
+    if (half := _HALF.match(line, clock.end())) and 1 <= int(hour) <= 12:
+        clock_s += (int(hour) % 12 + (12 if half[1] == b"P" else 0) - int(hour)) * 3600
     at = clock.start()
     found = _DATE.search(line, max(0, at - _DATE_SIZE), at)
     if found is None:
