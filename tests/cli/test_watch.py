@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +24,11 @@ from watched_training import (
     Training,
     Watcher,
     children,
-    closing_all,
     lives,
     until,
 )  # fmt: skip
 
 from slurm_guard.cli.app import main
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Iterator[Callable[..., Training]]:
-    """Starts a training."""
-    with closing_all(partial(Training, tmp_path)) as start:
-        yield start
-
-
-@pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Callable[..., Watcher]]:
-    """Attaches a watcher, whose records go below `tmp_path`."""
-    with closing_all(partial(Watcher, tmp_path)) as start:
-        yield start
 
 
 def _incidents(directory: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

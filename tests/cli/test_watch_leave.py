@@ -9,30 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_training import NAN, QUICK, SHORT, STALL, Training, Watcher, children, closing_all, lives, until
+from watched_training import NAN, QUICK, SHORT, STALL, Training, Watcher, children, lives, until
 
 _NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs two users")
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Iterator[Callable[..., Training]]:
-    """Starts a training."""
-    with closing_all(partial(Training, tmp_path)) as start:
-        yield start
-
-
-@pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Callable[..., Watcher]]:
-    """Attaches a watcher, whose records go below `tmp_path`."""
-    with closing_all(partial(Watcher, tmp_path)) as start:
-        yield start
 
 
 def _journal(directory: Path) -> list[dict[str, Any]]:
