@@ -18,6 +18,9 @@ READINGS = 3
 FLAT_CORES = 0.01
 """CPU time of a rank, in cores, below which it only waits."""
 
+BUSY_CORES = 0.5
+"""CPU time of a rank, in cores, from which on it computes."""
+
 MOVED_BYTES = 1 << 20
 """Bytes that a rank reads and writes in a silence from which on it is at work."""
 
@@ -41,7 +44,7 @@ def judge_witness(
         return ""
     if not again and _waits_for_disk(still):
         return ""
-    if looks is Looks.UNCHANGED and first == second:
+    if looks is Looks.UNCHANGED and first == second and not _busy(still, ranks.living()):
         return f"the stacks of all {len(first)} ranks seen did not change between two looks"
     if looks is Looks.UNCHANGED and _flat(still, ranks.living()):
         return "the stacks of most ranks did not change between two looks, and no rank used its CPU"
@@ -75,11 +78,25 @@ def _flat(still: Mapping[int, Stillness], ranks: Collection[int]) -> bool:
     return all(rank in still and _rests(still[rank]) for rank in ranks) and bool(ranks)
 
 
+def _busy(still: Mapping[int, Stillness], ranks: Collection[int]) -> bool:
+    """Whether all these ranks compute: a loop that mostly stands at one line looks like a hang in two looks.
+
+    A collective that spins computes too, but its GPUs are pinned at low power, and that is seen.
+    """
+    return all(rank in still and (_cores(still[rank]) or 0.0) >= BUSY_CORES for rank in ranks) and bool(ranks)
+
+
 def _rests(one: Stillness) -> bool:
+    cores = _cores(one)
+    return cores is not None and cores < FLAT_CORES
+
+
+def _cores(one: Stillness) -> float | None:
+    """The CPU time of a rank in this silence, in cores; None while there are too few readings."""
     seconds = one.ended_s - one.began_s
     if one.newest is None or len(one.states) < READINGS or seconds <= 0:
-        return False
-    return (one.newest.cpu_s - one.first.cpu_s) / seconds < FLAT_CORES
+        return None
+    return (one.newest.cpu_s - one.first.cpu_s) / seconds
 
 
 def _name_halted(
