@@ -5,17 +5,13 @@ They are not part of the repository: SLURM_GUARD_REAL_LOGS names their folder.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from pathlib import Path
 
 import pytest
+from real_log import FOLDER, truth
 
 from slurm_guard.model.reading import Record, RecordKind
 from slurm_guard.policy.logline import LineReader
-
-FOLDER = Path(os.environ.get("SLURM_GUARD_REAL_LOGS") or "/nonexistent")
 
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="SLURM_GUARD_REAL_LOGS names no folder, so no real log is read"
@@ -23,12 +19,6 @@ pytestmark = pytest.mark.skipif(
 
 BARS_CUT_BY_SRUN = 13
 """Frames of 003 that srun cut before `global_step=`: we take their loss, the labels leave them out."""
-
-
-def truth() -> list[dict[str, object]]:
-    if not FOLDER.is_dir():
-        return []
-    return [json.loads(line) for line in (FOLDER / "index.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def read(name: str) -> list[Record]:

@@ -5,28 +5,17 @@ They are not part of the repository: SLURM_GUARD_REAL_LOGS names their folder.
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import pytest
+from real_log import FOLDER, truth
 
 from slurm_guard.model.limits import Settings
 from slurm_guard.policy.replay import Replay
 from slurm_guard.policy.replayclock import ReplayClock
 from slurm_guard.policy.replayevent import Said
 
-FOLDER = Path(os.environ.get("SLURM_GUARD_REAL_LOGS") or "/nonexistent")
-
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="SLURM_GUARD_REAL_LOGS names no folder, so no real log is judged"
 )
-
-
-def truth() -> list[dict[str, object]]:
-    if not FOLDER.is_dir():
-        return []
-    return [json.loads(line) for line in (FOLDER / "index.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def judge(name: str, interval_s: float = 0.0) -> Replay:
