@@ -26,7 +26,7 @@ from slurm_guard.policy.replayevent import Said
 
 _PIECE = 1 << 20
 _SHOW_EVERY_S = 0.5
-_SHOW_LINES = 20_000
+_SHOW_BYTES = 2_000_000
 
 
 def replay(
@@ -64,6 +64,8 @@ def replay(
             with _open(path) as log, _Progress(path, log) as progress:
                 _read(one, log, progress)
             _refuse_unknown(one, path)
+        except UsageError:
+            raise
         except SlurmGuardError as error:
             failed.append((path, str(error)))
             if not as_json_:
@@ -157,7 +159,7 @@ class _Progress:
     path: str
     log: BinaryIO
     bytes: int = 0
-    lines: int = 0
+    asked: int = _SHOW_BYTES
     shown_s: float = 0.0
 
     @property
@@ -173,12 +175,10 @@ class _Progress:
 
     def read(self, size: int) -> None:
         self.bytes += size
-        self.lines += 1
-        if (
-            self.lines % _SHOW_LINES
-            or not sys.stderr.isatty()
-            or time.monotonic() < self.shown_s + _SHOW_EVERY_S
-        ):
+        if self.bytes < self.asked:
+            return
+        self.asked = self.bytes + _SHOW_BYTES
+        if not sys.stderr.isatty() or time.monotonic() < self.shown_s + _SHOW_EVERY_S:
             return
         self.shown_s = time.monotonic()
         total = 0 if self.path == "-" else Path(self.path).stat().st_size
