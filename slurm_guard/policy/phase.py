@@ -113,8 +113,6 @@ class PhaseTable:
     def _is_over(self, phase: Phase, at_s: float, speaker: Speaker) -> bool:
         if phase in self.over or phase in self.shown:
             return True
-        if at_s < self.begun[phase]:
-            return False
         if speaker == self.said_by.get(phase):
             return True
         return at_s >= self.elsewhere_s.setdefault((phase, speaker[0]), at_s) + LATE_S

@@ -198,6 +198,14 @@ def test_two_ranks_that_stopped_together_name_nobody() -> None:
     assert table.first_stopped() is None
 
 
+def test_rank_that_is_lower_but_not_clearly_earlier_is_not_named() -> None:
+    """A tenth of an interval is the order of the lines."""
+    table = lockstep(100)
+    for rank in (0, 1, 2, 4, 5, 6, 7):
+        table.record(Record(iteration=101, rank=rank), 100.1, "")
+    assert table.first_stopped() is None
+
+
 def test_straggler_is_told_once() -> None:
     """Rank 5 stops while the others go on for ten times its interval, and at least for the floor."""
     table = lockstep(100)

@@ -79,6 +79,15 @@ def test_flat_cpu_needs_enough_readings_of_every_rank() -> None:
     assert judge(SAME, ONE_MOVES, ranks(readings=2)) == ""
 
 
+def test_readings_of_another_silence_do_not_count() -> None:
+    """There was progress since: who rested then may work now."""
+    table = ranks(cores=0.0)
+    table.silence = SILENCE + 1
+    assert judge(SAME, ONE_MOVES, table) == ""
+    table.seen(RankReading("n1", 0, 0, 50, "S", 0.0, 0, "7.0"), 130.0)
+    assert table.stillness()[0].began_s == 130.0
+
+
 def test_rank_that_was_seen_only_once_is_not_unchanged() -> None:
     """All that were seen, in both looks."""
     seen = dict.fromkeys(range(3), "wait")
