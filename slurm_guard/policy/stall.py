@@ -159,7 +159,8 @@ def judge_stall(
     """What the silence so far asks for. `explicit` names the settings that the user gave himself.
 
     A `stall_s` of the user's own convicts alone, and is not cut short by a `stall_hard_s` that is
-    only the default; no pause of the past moves a limit that he set. Before the first record nothing
+    only the default; neither a pause nor the rhythm of the past moves a limit that he set, unless he set
+    `learned_s` too. Before the first record nothing
     ever convicts, nor does anything while a phase explains the silence.
     """
     if allowance.phase is not None:
@@ -180,6 +181,8 @@ def judge_stall(
         return _breach(state, silent_s, f"the {whose} is {hard_s:g} s{after}")
     if silent_s >= soft_s:
         return _judge_by_looks(state, silent_s, f"it will be stopped at {hard_s:g} s", after)
+    if own and "learned_s" not in explicit:
+        return _WAIT
     return _judge_early(state, silent_s, allowance.learned_s, after)
 
 

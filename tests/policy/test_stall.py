@@ -189,6 +189,14 @@ def test_fixed_limit_interrupts_early_looks() -> None:
     assert state.looked(Looks.CHANGING).looks is Looks.CHANGING
 
 
+def test_own_limit_above_the_learned_one_is_waited_for() -> None:
+    """Who sets stall_s = 7200 knows of long pauses; with learned_s set as well both count."""
+    settings = replace(SETTINGS, stall_s=7200.0)
+    assert judge(armed(), 1000, OWN, settings, learned_s=60).move is StallMove.WAIT
+    both = OWN | {"learned_s"}
+    assert judge(armed(), 1000, both, settings, learned_s=60).move is StallMove.LOOK_EARLY
+
+
 def test_own_limit_below_the_learned_one_rules() -> None:
     """stall_s = 20 of the user's own is not waited out to 60."""
     settings = replace(SETTINGS, stall_s=20.0)
