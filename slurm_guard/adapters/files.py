@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -34,17 +35,32 @@ def write_atomic(path: str | Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def append_line(path: str | Path, line: bytes, mode: int = 0o600) -> None:
-    """Append one line (newline added) in a single write and fsync it.
+    """Append one line (newline added) in a single write and fsync it; never behind a link, nor into a FIFO.
 
     Raises:
         OSError: as the file system says.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, mode)
     try:
         _write_all(fd, line + b"\n")
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def refuse_trap(directory: str | Path) -> None:
+    """What somebody else has laid out for whoever writes there next: a link, or a directory open to all.
+
+    Root writes into no directory of another user at all: its owner could lead it anywhere.
+
+    Raises:
+        OSError: it is one, or it cannot be looked at.
+    """
+    own = os.geteuid()
+    for found in (os.lstat(directory), os.stat(directory)):
+        if found.st_uid not in (0, own) and (own == 0 or found.st_mode & stat.S_IWOTH):
+            raise OSError(errno.EPERM, f"{directory} belongs to another user", str(directory))
 
 
 def sync_directory(path: str | Path) -> None:

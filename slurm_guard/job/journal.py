@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_guard.adapters.files import append_line, write_atomic
+from slurm_guard.adapters.files import append_line, refuse_trap, write_atomic
 from slurm_guard.model.incident import Incident
 from slurm_guard.model.place import JobIdentity
 
@@ -161,13 +161,14 @@ class Journal:
         self._start_s = self._read_start_s()
         for directory in (self.state_dir, self.state_dir / "faults"):  # makedirs has a mode for the last only
             os.makedirs(directory, mode=0o700, exist_ok=True)
+            refuse_trap(directory)
         path = self.state_dir / "journal.jsonl"
         found = read_journal(path)
         head = next((entry for entry in found if entry.get("what") == "head"), None)
         if found and (head is None or not self._is_mine(head)):
             self._set_aside(path)
             found = []
-        self._torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        self._torn = path.is_file() and not path.read_bytes().endswith(b"\n")
         if not found:
             opening = {
                 "what": "head",
@@ -199,7 +200,7 @@ class Journal:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The entries of a journal; broken lines (a crash in mid-write) are left out, no file is no entry."""
     try:
-        return parse_journal(path.read_bytes())[0]
+        return parse_journal(path.read_bytes())[0] if path.is_file() else []
     except FileNotFoundError:
         return []
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_guard.adapters import procfs
-from slurm_guard.adapters.files import copy_tree
+from slurm_guard.adapters.files import copy_tree, refuse_trap
 from slurm_guard.adapters.membership import parse_environ
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.phase import Phase
@@ -102,6 +102,9 @@ def carry(source: str, target: str) -> None:
     Raises:
         OSError: as the file systems say; nothing is removed then.
     """
+    for above in Path(target).parents[:2]:  # faults/ and the state directory
+        if above.exists():
+            refuse_trap(above)
     copy_tree(source, target, LIMIT_BYTES)
     shutil.rmtree(source, ignore_errors=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_guard.adapters.files import append_line, copy_tree, write_atomic
+from slurm_guard.adapters.files import append_line, copy_tree, refuse_trap, write_atomic
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -40,6 +40,47 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     append_line(tmp_path / "log", b"a")
     append_line(tmp_path / "log", b"b")
     assert (tmp_path / "log").read_bytes() == b"a\nb\n"
+
+
+def test_a_line_goes_behind_no_link_and_into_no_fifo(tmp_path: Path) -> None:
+    """Who may write into the directory could have laid them out."""
+    victim = tmp_path / "victim"
+    victim.write_text("own\n")
+    (tmp_path / "link").symlink_to(victim)
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "fifo"):
+        with pytest.raises(OSError, match=name):
+            append_line(tmp_path / name, b"a")
+    assert victim.read_text() == "own\n"
+
+
+def test_a_directory_that_another_user_laid_out_is_a_trap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that all may write to, or his link; root writes into none of them. A colleague's own is no trap."""
+    directory, link = tmp_path / "state", tmp_path / "link"
+    directory.mkdir()
+    link.symlink_to(directory)
+    refuse_trap(link)
+    owner = os.getuid() or 4242
+    if not os.getuid():
+        os.chown(directory, owner, -1)
+        os.chown(link, owner, -1, follow_symlinks=False)
+
+    def is_trap(path: Path, *, mode: int, user: int) -> bool:
+        directory.chmod(mode)
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+        try:
+            refuse_trap(path)
+        except PermissionError:
+            return True
+        return False
+
+    assert not is_trap(directory, mode=0o777, user=owner)
+    assert not is_trap(directory, mode=0o775, user=owner + 1)
+    assert is_trap(directory, mode=0o777, user=owner + 1)
+    assert is_trap(link, mode=0o775, user=owner + 1)
+    assert is_trap(directory, mode=0o700, user=0)
 
 
 def test_a_tree_is_copied_without_its_links(tmp_path: Path) -> None:

@@ -204,3 +204,25 @@ def test_work_that_fails_is_told_and_holds_up_nothing(tmp_path: Path) -> None:
     assert journal.flush(5)
     assert whats(read_journal(tmp_path / "journal.jsonl")) == ["head", "entry"]
     assert len(told) == 2
+
+
+def test_a_link_in_the_journals_place_is_not_written_through(tmp_path: Path) -> None:
+    """The names of the state directory can be guessed: in /tmp anybody may have made them before."""
+    victim = tmp_path / "victim"
+    told: list[str] = []
+    victim.write_text("own\n")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "journal.jsonl").symlink_to(victim)
+    journal = begin(tmp_path / "state", trouble=told.append)
+    assert journal.loaded.wait(10)
+    assert not journal.flush(1)
+    assert victim.read_text() == "own\n"
+    assert "cannot write to" in told[0]
+
+
+def test_a_fifo_in_the_journals_place_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A journal that cannot be read is none."""
+    os.mkfifo(tmp_path / "journal.jsonl")
+    journal = begin(tmp_path)
+    assert journal.loaded.wait(10)
+    assert journal.entries() == []
