@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 
 from slurm_guard import __version__
 from slurm_guard.errors import SlurmGuardError, UsageError
+from slurm_guard.job.writer import plain
 
 GROUPS = {
     "incident": "slurm_guard.cli.incident",
@@ -60,13 +63,30 @@ def _show(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run slurm-guard; 2 for a wrong command line or setting, 1 for everything else that failed."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names and logs hold letters that not every locale has
     try:
-        return _run(words)
+        code = _run(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except SlurmGuardError as error:
-        print(f"slurm-guard: {error}", file=sys.stderr)
+        print(f"slurm-guard: {plain(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    except OSError as error:
+        return _give_up(error)
+
+
+def _give_up(error: OSError) -> int:
+    """The output goes nowhere (`| head`, a full disk); the end of Python would say so once more."""
+    with suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):
+        about = f" ({error.filename})" if error.filename else ""
+        print(f"slurm-guard: cannot go on{about}: {error.strerror or error}", file=sys.stderr)
+    return 1
 
 
 def _run(words: Sequence[str]) -> int:
@@ -83,8 +103,5 @@ def _run(words: Sequence[str]) -> int:
         raise UsageError(f"{said}: see {path} --help") from None
     except typer.Abort:
         print("slurm-guard: aborted", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # as of `| head`: nobody reads on, and the end of Python must not say so either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code if isinstance(code, int) else 0

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from slurm_guard.cli.table import compose_table, plain
+from slurm_guard.cli.table import compose_table
 from slurm_guard.errors import SlurmGuardError, UsageError
+from slurm_guard.job.writer import plain
 from slurm_guard.model.incident import SCHEMA, STAGES
 
 app = typer.Typer(no_args_is_help=True, help="What crossed a red line, and what was done about it.")

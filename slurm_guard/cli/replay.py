@@ -178,7 +178,7 @@ class _Progress:
         if self.bytes < self.asked:
             return
         self.asked = self.bytes + _SHOW_BYTES
-        if not sys.stderr.isatty() or time.monotonic() < self.shown_s + _SHOW_EVERY_S:
+        if sys.stderr is None or not sys.stderr.isatty() or time.monotonic() < self.shown_s + _SHOW_EVERY_S:
             return
         self.shown_s = time.monotonic()
         total = 0 if self.path == "-" else Path(self.path).stat().st_size

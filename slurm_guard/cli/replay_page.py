@@ -6,7 +6,8 @@ from collections import Counter
 from datetime import datetime, timezone
 from typing import Any
 
-from slurm_guard.cli.table import compose_table, plain
+from slurm_guard.cli.table import compose_table
+from slurm_guard.job.writer import plain
 from slurm_guard.model.phase import Phase
 from slurm_guard.policy.propose import propose_limits
 from slurm_guard.policy.replay import Replay

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slurm_guard.job.writer import plain
+
 
 def compose_table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
     """One line a row, every column as wide as its widest cell; the columns of `right` end in line."""
@@ -17,8 +19,3 @@ def compose_table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = froz
         for row in clean
     )
     return [line.rstrip() for line in lines]
-
-
-def plain(text: str) -> str:
-    """Without control characters: evidence comes from logs, and a terminal would obey them."""
-    return "".join(c if c.isprintable() else "�" for c in text)

@@ -8,6 +8,11 @@ import queue
 import threading
 
 
+def plain(text: str) -> str:
+    """Without control characters: evidence and names are others' words, and a terminal would obey them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
+
+
 class Writer:
     """Says lines in order without ever making its caller wait."""
 
@@ -19,7 +24,8 @@ class Writer:
 
     def say(self, text: str) -> None:
         """Write one line; what others said in several lines is joined."""
-        self._lines.put(f"{self._prefix}{' '.join(text.splitlines())}\n".encode(errors="replace"))
+        line = " ".join(text.replace("\t", " ").splitlines())
+        self._lines.put(f"{self._prefix}{plain(line)}\n".encode(errors="replace"))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is written; False when it is not in that time."""

@@ -91,3 +91,38 @@ def test_one_group_loads_no_other() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("log records {log} > /dev/full", "slurm-guard: cannot go on: No space left on device\n"),
+        ("log explain {log} > /dev/full", "slurm-guard: cannot go on: No space left on device\n"),
+        ("replay {log} >&- 2>&-", ""),
+        (
+            "log explain $'esc\\e[2J\\xff'",
+            "slurm-guard: esc�[2J�: cannot be read (No such file or directory)\n",
+        ),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_line(command: str, said: str, tmp_path: Path) -> None:
+    """A full disk is no traceback, a closed stdout no failure, and a name moves no cursor."""
+    log = tmp_path / "log"
+    log.write_text("iteration 1 loss 1.0\n" * 100)
+    main = f"{sys.executable} -c 'from slurm_guard.cli.app import main; raise SystemExit(main())' "
+    done = subprocess.run(
+        ["bash", "-c", main + command.format(log=log)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (int(bool(said)), "", said)
+
+
+def test_letters_that_the_locale_lacks_are_replaced(tmp_path: Path) -> None:
+    """The page of a log is read in any locale."""
+    log = tmp_path / "log"
+    log.write_bytes(b"step: 1 loss: 2.0\n" + b"l\xffss" * 9 + b" my\xc3\xa9loss: 3\n" * 9)
+    script = "from slurm_guard.cli.app import main; raise SystemExit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "log", "explain", str(log)],
+        capture_output=True, env={"PATH": "/bin", "PYTHONIOENCODING": "ascii"}, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")

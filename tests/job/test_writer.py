@@ -17,7 +17,7 @@ def test_lines_in_order_with_our_name() -> None:
     says.say("caf\u00e9 \udcff")
     assert says.flush(5)
     assert os.read(reader, 4096).decode() == (
-        "guarded-srun: one\nguarded-srun: two more\nguarded-srun: café ?\n"
+        "guarded-srun: one\nguarded-srun: two more\nguarded-srun: café �\n"
     )
     os.close(reader)
     os.close(writer)
