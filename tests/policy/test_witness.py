@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from slurm_guard.model.reading import LoadReading, RankReading
 from slurm_guard.policy.load import LoadTable
 from slurm_guard.policy.rank import RankTable
@@ -16,17 +18,19 @@ SILENCE = 7
 def ranks(
     *,
     cores: float = 0.0,
+    busy: Collection[int] = (),
     states: dict[int, str] | None = None,
     bytes_s: float | None = None,
     readings: int = 5,
 ) -> RankTable:
-    """Four ranks, read every five seconds in one silence; `cores` of CPU each."""
+    """Four ranks, read every five seconds in one silence; `cores` of CPU each, a whole one the `busy`."""
     table = RankTable(silence=SILENCE)
     for number in range(readings):
         for rank in range(4):
             state = (states or {}).get(rank, "S")
             io = None if bytes_s is None else int(1e9 + 5 * number * bytes_s)
-            reading = RankReading("n1", rank, rank, 50 + rank, state, 5 * number * cores, 0, "7.0", io)
+            cpu_s = 5 * number * (1.0 if rank in busy else cores)
+            reading = RankReading("n1", rank, rank, 50 + rank, state, cpu_s, 0, "7.0", io)
             table.seen(reading, 100.0 + 5 * number)
     return table
 
@@ -65,6 +69,15 @@ def test_ranks_that_all_compute_stand_at_one_line_by_habit() -> None:
     """A healthy loop does that as well: then only the GPUs can convict, or the fixed limit."""
     assert judge(SAME, SAME, ranks(cores=1.0)) == ""
     assert "GPUs are pinned" in judge(SAME, SAME, ranks(cores=1.0), loads(100, 250.0))
+
+
+def test_few_that_compute_while_the_others_wait_may_work_for_all() -> None:
+    """Rank 0 evaluates in one long call, or its child does; where most compute, they spin in a collective."""
+    odd = SAME | {0: "svd"}
+    for busy in ({0}, {0, 3}):
+        assert judge(odd, odd, ranks(busy=busy)) == ""
+        assert judge(odd, odd, ranks(busy=busy), again=True) == ""
+    assert "did not change" in judge(odd, odd, ranks(busy={1, 2, 3}))
 
 
 def test_most_stacks_unchanged_convict_only_where_nobody_uses_his_cpu() -> None:
