@@ -18,6 +18,7 @@ from slurm_guard.job.writer import plain
 from slurm_guard.policy.scorecard import Score, Scorecard, WrongStop, compose_scorecard
 
 _HEAD = ("RED LINE", "KIND", "WOULD STOP", "RIGHT", "WRONG", "OPEN", "STOPPED", "RESUMED")
+_HOME = "slurm-guard"
 _NUMBERS = frozenset(range(2, len(_HEAD)))
 
 
@@ -35,7 +36,8 @@ def scorecard(
         list[Path] | None,
         typer.Argument(
             metavar="[STATE_DIR]…",
-            help="State directories, or ones that hold some. Default: SLURM_GUARD_STATE_DIR or slurm-guard.",
+            help="State directories, ones that hold some, or ones that were submitted from. "
+            "Default: SLURM_GUARD_STATE_DIR or slurm-guard.",
             show_default=False,
         ),
     ] = None,
@@ -47,7 +49,7 @@ def scorecard(
     counted apart; resumed are those after which the training made progress again.
     """
     found = Found()
-    for directory in state_dirs or [Path(os.environ.get("SLURM_GUARD_STATE_DIR") or "slurm-guard")]:
+    for directory in state_dirs or [Path(os.environ.get("SLURM_GUARD_STATE_DIR") or _HOME)]:
         read_journals(directory, found)
     card = compose_scorecard(found.journals)
     if as_json:
@@ -61,7 +63,7 @@ def scorecard(
 
 
 def read_journals(directory: Path, found: Found) -> None:
-    """Add the journals of one state directory, or of those in it, to `found`."""
+    """Add the journals of one state directory, of those in it, or of those of jobs submitted from there."""
     before = len(found.journals), len(found.unreadable)
     try:
         below = sorted(entry for entry in directory.iterdir() if entry.is_dir())
@@ -70,6 +72,10 @@ def read_journals(directory: Path, found: Found) -> None:
     except OSError as error:
         found.unreadable.append(f"{directory} cannot be read: {error.strerror}")
     if (len(found.journals), len(found.unreadable)) == before:
+        default = directory / _HOME
+        if directory.name != _HOME and default.is_dir():
+            read_journals(default, found)
+            return
         found.unreadable.append(f"no journal in {directory}: name a state directory, or one that holds some")
 
 

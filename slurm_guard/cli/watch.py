@@ -26,15 +26,19 @@ from slurm_guard.job.journal import Journal
 from slurm_guard.job.link import Start
 from slurm_guard.job.local import LocalChannel
 from slurm_guard.job.mishap import describe_error
+from slurm_guard.job.watcher import split_log
 from slurm_guard.job.writer import Writer
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.process import ProcessReading
 from slurm_guard.scene.group import name_ranks
 from slurm_guard.scene.redact import redact_command
 
-_OF_JOBS = {"ring_dir", "milestone_dir"}
+_OF_JOBS = {"state_dir", "ring_dir", "milestone_dir"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN_COMMAND = 120
+_STATE_DIR = typer.Option(
+    "--state-dir", metavar="DIR", help="holds pid-PID-START with the records; default: slurm-guard"
+)
 
 
 def watch(**options: Any) -> None:
@@ -65,6 +69,7 @@ give_options(
     {
         "pid": (int, typer.Option("--pid", metavar="PID", min=1, help="the process to watch"), ...),
         "config": CONFIG,
+        "state_dir": (str | None, _STATE_DIR, None),
     },
     [s for s in Settings.table() if s.metadata["section"] != "recovery" and s.name not in _OF_JOBS],
 )
@@ -103,6 +108,9 @@ def _attach(target: Target, settings: Settings, explicit: frozenset[str]) -> int
             "its output goes to no file, so loss and progress cannot be seen, and only ranks and heartbeats "
             "are judged: name a log with --log"
         )
+    for name, pattern in split_log(settings.log, os.getcwd()).items():
+        if not glob.glob(pattern, recursive=True):
+            writer.say(f"--log {name}: there is no such file yet; it is read as soon as it appears")
     try:
         return attachment.run()
     except Exception as error:

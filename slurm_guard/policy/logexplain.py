@@ -87,11 +87,9 @@ class Explanation:
         said += _section("phases", self.phases, with_example=True)
         said += _section("ignored", self.ignored, with_example=True)
         if not self.losses:
-            said.append(
-                "no loss was understood: name its key (loss_key), or give a pattern with a group loss"
-            )
+            said.append("no loss was understood: name its key with --loss-key, or give --pattern")
         if not self.iterations:
-            said.append("no iteration was understood: name its key (iteration_key)")
+            said.append("no iteration was understood: name its key with --iteration-key")
         if unseen := pattern.unseen():
             said.append(f"{unseen} never appears in this log")
         return said

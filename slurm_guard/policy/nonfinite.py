@@ -127,11 +127,13 @@ def conclude_breach(
     named = _went_bad_first(runs)
     first = f"; the loss of rank {named} went bad before any other rank's" if named is not None else ""
     said_by = f" of rank {rank}" if rank is not None else ""
+    double = "; a NaN gradient norm as well counts twice" if run.length > run.records else ""
     return Breach(
         red_line=RedLine.NUMERIC,
         kind=BreachKind.NON_FINITE,
         value=run.value,
-        evidence=f"the loss{said_by} was {run.text} in {run.records} consecutive records{where}{first}",
+        evidence=f"the loss{said_by} was {run.text} in {run.records} consecutive records"
+        f"{where}{double}{first}",
         rank=named,
         iteration=run.iteration,
         symptom_ago_s=now_s - run.first_s,

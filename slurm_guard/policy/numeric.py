@@ -170,9 +170,11 @@ def _judge_run(
         breach = conclude_breach(runs, record.rank, run, now_s)
         return Verdict(VerdictKind.NON_FINITE, Action.STOP, breach.evidence, breach.iteration, breach)
     by = f" of rank {record.rank}" if record.rank is not None else ""
-    text = f"the loss{by} is {run.text}{_at(record)}, record {run.records} in a row"
+    text = f"the loss{by} is {run.text}{_at(record)}"
     if is_mean:
         text += "; it is a running mean that healed with a new epoch before, and stops nothing"
+    else:
+        text += f"; {settings.nonfinite_limit} in a row cross the red line"
     verdict = Verdict(VerdictKind.NON_FINITE, Action.WATCH, text, record.iteration)
     is_told = (is_stop or run.records == 1) and _may_tell(state, verdict)
     return verdict if is_told else None

@@ -202,7 +202,7 @@ def _dead(exit_: TaskExit, *, node: str, rank: int | None, name: str, living: in
         red_line=RedLine.HEARTBEAT,
         kind=BreachKind.DEAD_RANK,
         value=how,
-        evidence=f"{name} died ({how}) and its processes are gone, while {living} other ranks live on",
+        evidence=f"{name} died ({how}) and its processes are gone, while {_others(living, 'live')} on",
         node=node,
         rank=rank,
         suspects=(node,) if exit_.signal in _HARDWARE_SIGNALS else (),
@@ -249,7 +249,7 @@ def _judge_ended(
         if now_s - since_s < settings.exit_wait_s:
             continue
         waited_s = now_s - rank.gone_s
-        others = f"{living} other ranks run on without progress"
+        others = f"{_others(living, 'run')} on without progress"
         return Breach(
             red_line=RedLine.HEARTBEAT,
             kind=BreachKind.UNFINISHED_EXIT,
@@ -260,3 +260,7 @@ def _judge_ended(
             symptom_ago_s=waited_s,
         )
     return None
+
+
+def _others(count: int, verb: str) -> str:
+    return f"1 other rank {verb}s" if count == 1 else f"{count} other ranks {verb}"

@@ -206,9 +206,10 @@ def _describe(excursion: Excursion, record: Record, count: int) -> str:
     where = f" at iteration {record.iteration}" if record.iteration is not None else ""
     if since is not None and since != record.iteration:
         where = f" (iterations {since} to {record.iteration})"
+    row = f", in {count} records in a row" if count > 1 else ""
     return (
         f"the loss{by} is {loss:.4g}{times} the median {limits.median:.4g} of the {limits.records} records "
-        f"before, in {count} record{'s' if count > 1 else ''} in a row{where}"
+        f"before{row}{where}"
     )
 
 

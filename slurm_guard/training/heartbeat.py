@@ -206,7 +206,8 @@ def _find_phase(phase: Any) -> int:
         pass
     code = _CODES.get(phase.strip().lower()) if isinstance(phase, str) else None
     if code is None:
-        _say_once(f"{phase!r:.60} is no phase of a heartbeat; taken as training")
+        known = "load, compile, train, eval, checkpoint or final"
+        _say_once(f"{phase!r:.60} is no phase of a heartbeat, and taken as train: give {known}")
         return _TRAINING
     return code
 

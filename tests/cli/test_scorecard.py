@@ -96,6 +96,15 @@ def test_the_default_is_the_directory_of_the_guard(
     assert capsys.readouterr() == ("", told)
 
 
+def test_the_directory_of_the_batch_script_will_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where jobs were submitted from: their records are in slurm-guard below it."""
+    write(tmp_path / "slurm-guard" / "7", head(), *observed("a", NAN, "ended"))
+    assert main(["scorecard", str(tmp_path)]) == 0
+    assert "1 journal: 1 would-be stops, 1 right" in capsys.readouterr().out
+
+
 def test_broken_lines_are_told_and_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A crash in mid-write, another program's line, and brackets without end: one line, code 0."""
     tail = '{"what": "brea\n[1, 2]\n' + "[" * 100_000

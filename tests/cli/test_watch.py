@@ -91,6 +91,20 @@ def test_heartbeats_are_judged_without_any_log(
     assert training.process.wait(1) == -signal.SIGTERM
 
 
+def test_a_log_that_is_not_there_is_said_at_once(
+    train: Callable[..., Training], watch: Callable[..., Watcher]
+) -> None:
+    """A name that is mistyped would be a training that nobody judges."""
+    training = train(SHORT)
+    watcher = watch(training.pid, "--log", "tarin.log,*.log", *QUICK)
+    watcher.read_line()
+    assert (
+        watcher.read_line() == "--log tarin.log: there is no such file yet; it is read as soon as it appears"
+    )
+    training.begin()
+    assert watcher.end() == 0
+
+
 def test_what_stood_in_the_log_before_is_not_judged(
     train: Callable[..., Training], watch: Callable[..., Watcher], tmp_path: Path
 ) -> None:

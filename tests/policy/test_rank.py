@@ -215,6 +215,15 @@ def test_exit_zero_starts_a_clock_that_progress_restarts() -> None:
     assert judge(ranks, 700) is not None
 
 
+def test_the_last_rank_that_runs_on_is_one() -> None:
+    """Two ranks, of which one has ended."""
+    ranks = table(2)
+    ranks.gone("n0", 1, 101, 100)
+    breach = judge(ranks, 700)
+    assert breach is not None
+    assert breach.evidence == "rank 1 on n0 ended 600 s ago; 1 other rank runs on without progress"
+
+
 def test_suspended_time_does_not_count() -> None:
     """After a suspension everything that ran on a clock has as much time left as before."""
     ranks = table()

@@ -484,7 +484,7 @@ def test_a_rank_that_ended_well_while_others_work_on_is_waited_for(cluster: Real
     assert job.incidents() == []
     output = job.wait_output("code=86", 25)
     assert "rank 1" in output
-    assert "other ranks run on without progress" in output
+    assert "on without progress" in output
     assert time.monotonic() - start > 6
 
 
