@@ -55,7 +55,7 @@ def load_settings(
     values: dict[str, Any] = {}
     locked: frozenset[str] = frozenset()
     if site is not None:
-        document = _read_toml(site)
+        document = read_toml(site)
         locked = _parse_locks(document, site)
         values = {setting.name: value for setting, value, _, _ in _parse_document(document, str(site))}
     user = [*_read_job_file(job_file), *_parse_environment(environment), *_parse_flags(flags)]
@@ -81,13 +81,18 @@ def _build(values: Mapping[str, Any]) -> Settings:
 def _read_job_file(path: Path | None) -> Iterator[Given]:
     if path is None:
         return
-    document = _read_toml(path)
+    document = read_toml(path)
     if "locked" in document:
         raise ConfigError(f"{path}: locked = {document['locked']!r} is for the site's file only: take it out")
     yield from _parse_document(document, str(path))
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The document.
+
+    Raises:
+        ConfigError: it cannot be read, or is no TOML.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:
