@@ -16,6 +16,9 @@ from slurm_guard.model.phase import Phase
 LATE_S = 5.0
 """Seconds of progress elsewhere that end what a line of the log began: what comes before may only be late."""
 
+HABIT = 20
+"""Iterations in a row that were said to have this phase after which it is no news, and explains nothing."""
+
 Speaker = tuple[str, Union[int, None]]
 """Whose word it is: the source, and the rank where the source tells it."""
 
@@ -40,7 +43,8 @@ class PhaseTable:
     showed since the last training progress, `over` those after which the text said training, and
     `shown` those that only stacks showed. `ended` holds beginning and end of those that were said to be
     over in this silence. `said_by` is who said it first (None: a rank ended), `elsewhere_s` when others made
-    progress in it first. `announced` is whether a phase was declared or in the text
+    progress in it first. `habits` counts in how many iterations in a row a speaker said it, `fresh` is what
+    he said in this one. `announced` is whether a phase was declared or in the text
     since the last progress: such a silence says nothing about the rhythm of the training.
     """
 
@@ -51,6 +55,8 @@ class PhaseTable:
     ended: dict[Phase, tuple[float, float]] = field(default_factory=dict)
     said_by: dict[Phase, Speaker | None] = field(default_factory=dict)
     elsewhere_s: dict[tuple[Phase, str], float] = field(default_factory=dict)
+    habits: dict[tuple[Phase, Speaker | None], int] = field(default_factory=dict)
+    fresh: set[tuple[Phase, Speaker | None]] = field(default_factory=set)
     announced: bool = False
 
     def declare(self, rank: int, phase: Phase, now_s: float) -> None:
@@ -76,6 +82,9 @@ class PhaseTable:
             for begun in self.begun.keys() - self.over:
                 self._end(begun, self.begun[begun], now_s)
             self.over |= self.begun.keys()
+            return
+        self.fresh.add((phase, speaker))
+        if self.habits.get((phase, speaker), 0) >= HABIT:
             return
         if self.said_by.get(phase) is None:
             self.said_by[phase] = speaker
@@ -108,6 +117,7 @@ class PhaseTable:
                 self.said_by.pop(phase, None)
                 self.elsewhere_s = {key: at for key, at in self.elsewhere_s.items() if key[0] is not phase}
             self.over, self.ended = set(), {}
+            self._count_habits(speaker)
         self.announced = bool(self.declared) or bool(self.begun.keys() - self.shown)
 
     def _is_over(self, phase: Phase, at_s: float, speaker: Speaker) -> bool:
@@ -116,6 +126,12 @@ class PhaseTable:
         if speaker == self.said_by.get(phase):
             return True
         return at_s >= self.elsewhere_s.setdefault((phase, speaker[0]), at_s) + LATE_S
+
+    def _count_habits(self, speaker: Speaker) -> None:
+        said = {key for key in self.fresh if key[1] == speaker}
+        others = {key: count for key, count in self.habits.items() if key[1] != speaker}
+        self.habits = others | {key: self.habits.get(key, 0) + 1 for key in said}
+        self.fresh -= said
 
     def finishing(self, settings: Settings, now_s: float) -> bool:
         """Whether the training itself says that it is at its end, and still may be."""

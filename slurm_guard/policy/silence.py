@@ -69,8 +69,9 @@ class SilenceWatch:
 
     def hear(self, phase: Phase, now_s: float, speaker: Speaker | None = ("", None)) -> None:
         """The text, or the end of a rank (None), says what the job is about."""
+        known = phase in self.phases.begun
         self.phases.hear(phase, now_s, speaker)
-        if phase is not Phase.TRAINING:
+        if not known and phase in self.phases.begun:  # a line that comes for ever must not hinder the looks
             self._look_anew()
 
     def _look_anew(self) -> None:

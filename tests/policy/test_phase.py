@@ -6,7 +6,7 @@ import pytest
 
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.phase import Phase
-from slurm_guard.policy.phase import PhaseTable, phase_limit_s
+from slurm_guard.policy.phase import HABIT, PhaseTable, phase_limit_s
 from slurm_guard.policy.progress import HEARTBEAT
 
 SETTINGS = Settings(
@@ -60,6 +60,24 @@ def test_lines_that_alternate_prolong_nothing() -> None:
         table.hear(Phase.TRAINING, second + 10.0)
         table.hear(Phase.EVALUATION, second + 20.0)
     assert in_force(table, 1000.0) is None
+
+
+def test_phase_of_every_iteration_is_no_news() -> None:
+    """ "Saving …" in each of them would hide a hang for an hour; once one goes without, it counts again."""
+    table = PhaseTable()
+    for second in range(HABIT + 1):
+        table.hear(Phase.CHECKPOINT, float(second))
+        table.progressed(second + 0.2, ("", 3), training=True)  # another rank that says nothing of it
+        assert table.announced is (second < HABIT)
+        table.progressed(second + 0.5, training=True)
+    table.hear(Phase.CHECKPOINT, 50.0)
+    assert in_force(table, 51.0) is None
+    table.hear(Phase.EVALUATION, 52.0)
+    assert in_force(table, 53.0) is Phase.EVALUATION
+    table.progressed(60.0, training=True)
+    table.progressed(61.0, training=True)
+    table.hear(Phase.CHECKPOINT, 62.0)
+    assert in_force(table, 63.0) is Phase.CHECKPOINT
 
 
 def test_line_that_says_training_ends_what_was_heard() -> None:

@@ -101,6 +101,17 @@ def test_announced_phase_is_left_alone_until_its_own_limit(phase: Phase, explici
     assert f"its {phase.value} phase has had its time" in breach.evidence
 
 
+def test_line_that_comes_for_ever_does_not_hinder_the_looks() -> None:
+    """A thread warns "Evaluating with …" twice a second while the ranks hang."""
+    run = training(evaluation_s=1000.0)
+    breach = None
+    for _ in range(1100):
+        run.attempt.watch.hear(Phase.EVALUATION, run.now_s)
+        breach = breach or run.wait(1)
+    assert breach is not None
+    assert "its evaluation phase has had its time" in breach.evidence
+
+
 def test_declared_phase_is_left_alone_and_ends_with_the_word_of_its_rank() -> None:
     """Rank 0 saves while the others wait in a barrier, and then all hang."""
     run = WatchedRun()
