@@ -82,11 +82,12 @@ def judge_skip(state: SkipState, record: Record, settings: Settings, now_s: floa
         f" (iterations {run.first_iteration} to {run.iteration})" if run.first_iteration is not None else ""
     )
     by = f" on rank {rank}" if rank is not None else ""
+    how = "had a NaN gradient norm" if record.kind is RecordKind.TRAIN else "were skipped"
     breach = Breach(
         red_line=RedLine.NUMERIC,
         kind=BreachKind.SKIPPING,
         value=str(run.length),
-        evidence=f"{run.length} iterations in a row were skipped{by}{where}, and none between them counted",
+        evidence=f"{run.length} iterations in a row {how}{by}{where}, and none between them counted",
         iteration=run.iteration,
         symptom_ago_s=now_s - run.first_s,
     )

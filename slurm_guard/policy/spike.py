@@ -203,7 +203,7 @@ def _describe(excursion: Excursion, record: Record, count: int) -> str:
     by = f" of rank {record.rank}" if record.rank is not None else ""
     times = f", {loss / limits.median:.3g} times" if limits.median > 0 else ", against"
     since = excursion.high_iteration if count == excursion.high else None
-    where = f" at iteration {record.iteration}" if record.iteration is not None else ""
+    where = f", at iteration {record.iteration}" if record.iteration is not None else ""
     if since is not None and since != record.iteration:
         where = f" (iterations {since} to {record.iteration})"
     row = f", in {count} records in a row" if count > 1 else ""

@@ -217,6 +217,8 @@ def test_nan_norm_of_the_first_hundred_counts_as_a_skip() -> None:
     assert judge(*early[:29], at(29, 2.0, norm=1.0), *early[30:])[1] is None
     count, breach = judge(*early)
     assert (count, breach is not None and breach.kind) == (30, BreachKind.SKIPPING)
+    assert breach is not None
+    assert "30 iterations in a row had a NaN gradient norm (iterations 0 to 29)" in breach.evidence
 
 
 def test_infinite_norm_alone_is_nothing() -> None:

@@ -59,7 +59,7 @@ def test_single_outlier_is_a_note() -> None:
     said = judge([*CALM, 100.0, *CALM, 80.0, *CALM])
     assert [i for i, _ in said] == [100, 201]
     assert kinds(said) == [SPIKE, SPIKE]
-    assert "50 times the median 2 of the 100 records before at iteration 100" in said[0][1].evidence
+    assert "50 times the median 2 of the 100 records before, at iteration 100" in said[0][1].evidence
 
 
 def test_plateau_stops_at_the_limit() -> None:
