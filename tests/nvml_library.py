@@ -8,9 +8,22 @@ from pathlib import Path
 _SOURCE = Path(__file__).parent / "fake_nvml" / "nvml.c"
 
 
-def build_nvml(folder: Path) -> Path:
+def build_nvml(folder: Path, *defines: str) -> Path:
     """`folder` with libnvidia-ml.so.1 in it: for LD_LIBRARY_PATH, with a state file named by FAKE_NVML."""
     target = folder / "libnvidia-ml.so.1"
     soname = "-Wl,-soname,libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", soname, "-o", target, _SOURCE], check=True)
+    subprocess.run(
+        [
+            "cc",
+            *(f"-D{name}" for name in defines),
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            soname,
+            "-o",
+            target,
+            _SOURCE,
+        ],
+        check=True,
+    )
     return folder

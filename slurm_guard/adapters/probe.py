@@ -11,8 +11,8 @@ from slurm_guard.adapters import command
 from slurm_guard.errors import CommandFailed, OutsideError
 
 
-def run(function: str, timeout_s: float) -> Any:
-    """What `module:function`, called without arguments in a new interpreter, returned; through JSON.
+def run(function: str, timeout_s: float, *numbers: float) -> Any:
+    """What `module:function`, called with `numbers` in a new interpreter, returned; through JSON.
 
     The child is killed at the deadline; one that cannot be killed is abandoned.
 
@@ -21,7 +21,7 @@ def run(function: str, timeout_s: float) -> Any:
         OutsideError: the function raised one, or the child died.
     """
     try:
-        answer = command.run([sys.executable, "-I", "-m", __name__, function], timeout_s)
+        answer = command.run([sys.executable, "-I", "-m", __name__, function, *map(str, numbers)], timeout_s)
     except CommandFailed as error:
         raise OutsideError(f"the probe {function} died with code {error.code}: {error}") from None
     try:
@@ -33,14 +33,14 @@ def run(function: str, timeout_s: float) -> Any:
     return body["value"]
 
 
-def _main(function: str) -> None:
+def _main(function: str, *numbers: str) -> None:
     module, _, name = function.partition(":")
     try:
-        body = {"value": getattr(import_module(module), name)()}
+        body = {"value": getattr(import_module(module), name)(*map(float, numbers))}
     except OutsideError as error:
         body = {"error": str(error)}
     sys.stdout.write(json.dumps(body))
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main(*sys.argv[1:])

@@ -6,6 +6,13 @@
  *   0.ret 15                             error code of every call on GPU 0
  *   0.nvmlDeviceGetTemperature.ret 3     error code of one call
  *   0.nvmlDeviceGetTemperature.sleep_s 60
+ *   0.clock_limits 8
+ *   0.clock_limits.then 0                what clock_limits, pid and fabric_state are from the second call on
+ *   0.link.7 2                           state of one NVLink: 0 down, 1 up, 2 asleep
+ *   0.field.230.ret 3                    error code of one field
+ *   init.ret 18                          error code of nvmlInit; init.sleep_s likewise
+ *
+ * What is not named is that of a healthy H100. -DOLD_DRIVER leaves the younger symbols out.
  *
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 nvml.c
  */
@@ -18,6 +25,24 @@
 #define INVALID_ARGUMENT 2
 #define INSUFFICIENT_SIZE 7
 #define DRIVER_NOT_LOADED 9
+#define NOT_SUPPORTED 3
+#define VERSION_MISMATCH 25
+
+#define UNCORRECTED 1
+#define DRAM 2
+#define SRAM 7
+#define UNSIGNED_INT 1
+#define UNSIGNED_LONG_LONG 3
+#define RETIRED_SBE 29
+#define RETIRED_DBE 30
+#define RETIRED_PENDING 31
+#define NVLINK_STATE 165
+#define RECOVERY_ACTION 230
+
+#define MEMORY_V2 0x02000028
+#define SRAM_V1 0x01000068
+#define MARGIN_V1 0x01000008
+#define FABRIC_V2 0x02000024
 
 typedef void *device_t;
 typedef struct {
@@ -28,6 +53,17 @@ typedef struct {
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
+typedef struct { unsigned max, high, partial, low, none; } histogram_t;
+typedef struct { unsigned version; unsigned long long counts[11]; unsigned threshold; } sram_t;
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique, state;
+    unsigned health; } fabric_t;
+typedef struct {
+    unsigned id, scope;
+    long long timestamp_us, latency_us;
+    int type, ret;
+    union { double d; unsigned ui; unsigned long long ull; long long sll; } value;
+} field_t;
 
 /* The value of a key; -1 where the file or the key is missing. */
 static long find(const char *key, char *text, size_t room) {
@@ -66,9 +102,24 @@ static int enter(device_t gpu, const char *symbol) {
 }
 
 #define ENTER(gpu) do { int code = enter(gpu, __func__); if (code) return code; } while (0)
-#define VALUE(what) ({ long v = ask(gpu, what, NULL, 0); v < 0 ? 0 : v; })
+#define VALUE_OR(what, usual) ({ long v = ask(gpu, what, NULL, 0); v < 0 ? (usual) : v; })
+#define VALUE(what) VALUE_OR(what, 0)
+/* Counts its own calls by GPU; each GPU is asked by one thread. */
+#define CHANGING(what, usual) ({ \
+    static int asked[64]; \
+    long now = VALUE_OR(what, usual); \
+    asked[(long)gpu]++ ? VALUE_OR(what ".then", now) : now; })
 
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return find("count", NULL, 0) < 0 ? DRIVER_NOT_LOADED : SUCCESS; }
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    long value;
+    if ((value = find("init.sleep_s", NULL, 0)) > 0)
+        sleep(value);
+    if ((value = find("init.ret", NULL, 0)) > 0)
+        return value;
+    return find("count", NULL, 0) < 0 ? DRIVER_NOT_LOADED : SUCCESS;
+}
+
 int nvmlShutdown(void) { return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = find("count", NULL, 0); return SUCCESS; }
 int nvmlSystemGetDriverVersion(char *text, unsigned room) { find("driver", text, room); return SUCCESS; }
@@ -95,7 +146,8 @@ int nvmlDeviceGetUUID(device_t gpu, char *text, unsigned room) {
 
 int nvmlDeviceGetName(device_t gpu, char *text, unsigned room) {
     ENTER(gpu);
-    snprintf(text, room, "Fake H100");
+    if (ask(gpu, "name", text, room) < 0)
+        snprintf(text, room, "Fake H100");
     return SUCCESS;
 }
 
@@ -135,9 +187,68 @@ int nvmlDeviceGetMemoryInfo(device_t gpu, memory_t *value) {
 }
 
 int nvmlDeviceGetTotalEccErrors(device_t gpu, int type, int counter, unsigned long long *value) {
-    (void)type, (void)counter;
+    (void)counter;
     ENTER(gpu);
-    *value = VALUE("ecc_uncorrected");
+    *value = type == UNCORRECTED ? VALUE("ecc_uncorrected") : VALUE("ecc_corrected");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryErrorCounter(device_t gpu, int type, int counter, int place, unsigned long long *value) {
+    (void)counter;
+    ENTER(gpu);
+    if (type != UNCORRECTED || (place != DRAM && place != SRAM))
+        return NOT_SUPPORTED;
+    *value = place == DRAM ? VALUE("ecc_dram") : VALUE("ecc_sram");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetEccMode(device_t gpu, int *now, int *pending) {
+    ENTER(gpu);
+    *now = VALUE_OR("ecc", 1);
+    *pending = VALUE_OR("ecc_pending", *now);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPersistenceMode(device_t gpu, int *value) {
+    ENTER(gpu);
+    *value = VALUE_OR("persistence", 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigMode(device_t gpu, unsigned *now, unsigned *pending) {
+    ENTER(gpu);
+    *now = *pending = VALUE("mig");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSerial(device_t gpu, char *text, unsigned room) {
+    ENTER(gpu);
+    snprintf(text, room, "16500000%ld", (long)gpu - 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(device_t gpu, unsigned *value) {
+    ENTER(gpu);
+    *value = VALUE_OR("pcie_width", 16);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(device_t gpu, unsigned *value) {
+    ENTER(gpu);
+    *value = VALUE_OR("pcie_width_max", 16);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(device_t gpu, unsigned *value) {
+    ENTER(gpu);
+    *value = VALUE_OR("pcie_generation_max", 5);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperatureThreshold(device_t gpu, int threshold, unsigned *value) {
+    (void)threshold;
+    ENTER(gpu);
+    *value = VALUE_OR("slowdown_c", 87);
     return SUCCESS;
 }
 
@@ -151,16 +262,112 @@ int nvmlDeviceGetRemappedRows(device_t gpu, unsigned *corrected, unsigned *uncor
     return SUCCESS;
 }
 
-int nvmlDeviceGetCurrentClocksEventReasons(device_t gpu, unsigned long long *value) {
+/* The fields: each entry has a return code of its own, and the call succeeds if any entry did. */
+static int read_field(device_t gpu, field_t *field) {
+    char what[64];
+    long value;
+    snprintf(what, sizeof what, "field.%u.ret", field->id);
+    if ((value = ask(gpu, what, NULL, 0)) > 0)
+        return value;
+    field->type = UNSIGNED_INT;
+    field->value.ull = ~0ULL; /* what a reader of the wrong member gets */
+    switch (field->id) {
+    case RECOVERY_ACTION:
+        field->value.ui = VALUE("recovery_action");
+        return SUCCESS;
+    case NVLINK_STATE:
+        if (field->scope >= (unsigned)VALUE_OR("links", 18))
+            return INVALID_ARGUMENT;
+        snprintf(what, sizeof what, "link.%u", field->scope);
+        field->value.ui = VALUE_OR(what, 1);
+        return SUCCESS;
+    case RETIRED_SBE:
+    case RETIRED_DBE:
+    case RETIRED_PENDING:
+        if ((value = ask(gpu, field->id == RETIRED_PENDING ? "retire_pending" : "retired_pages", NULL, 0)) < 0)
+            return NOT_SUPPORTED;
+        field->type = UNSIGNED_LONG_LONG;
+        field->value.ull = field->id == RETIRED_SBE ? 0 : value;
+        return SUCCESS;
+    default:
+        return NOT_SUPPORTED;
+    }
+}
+
+int nvmlDeviceGetFieldValues(device_t gpu, int count, field_t *fields) {
     ENTER(gpu);
-    *value = VALUE("clock_limits");
+    int any = 0;
+    for (int i = 0; i < count; i++) {
+        fields[i].ret = read_field(gpu, &fields[i]);
+        any |= fields[i].ret == SUCCESS;
+    }
+    return any ? SUCCESS : fields[0].ret;
+}
+
+#ifdef OLD_DRIVER
+int nvmlDeviceGetCurrentClocksThrottleReasons(device_t gpu, unsigned long long *value) {
+#else
+int nvmlDeviceGetCurrentClocksEventReasons(device_t gpu, unsigned long long *value) {
+#endif
+    ENTER(gpu);
+    *value = CHANGING("clock_limits", 0);
+    return SUCCESS;
+}
+
+#ifndef OLD_DRIVER
+int nvmlDeviceGetMemoryInfo_v2(device_t gpu, memory_v2_t *value) {
+    ENTER(gpu);
+    if (value->version != MEMORY_V2)
+        return VERSION_MISMATCH;
+    value->total = 80ULL << 30;
+    value->reserved = 600ULL << 20;
+    value->used = (unsigned long long)VALUE("used_mib") << 20;
+    value->free = value->total - value->used - value->reserved;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRowRemapperHistogram(device_t gpu, histogram_t *value) {
+    ENTER(gpu);
+    *value = (histogram_t){640, 0, 0, 0, VALUE("remap_exhausted")};
+    value->max -= value->none;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSramEccErrorStatus(device_t gpu, sram_t *value) {
+    ENTER(gpu);
+    if (value->version != SRAM_V1)
+        return VERSION_MISMATCH;
+    value->threshold = VALUE("sram_threshold");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUnrepairableMemoryFlag_v1(device_t gpu, unsigned *value) {
+    ENTER(gpu);
+    value[1] = VALUE("unrepairable");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMarginTemperature(device_t gpu, int *value) {
+    ENTER(gpu);
+    if ((unsigned)value[0] != MARGIN_V1)
+        return VERSION_MISMATCH;
+    value[1] = VALUE_OR("margin_c", 40);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuFabricInfoV(device_t gpu, fabric_t *value) {
+    ENTER(gpu);
+    if (value->version != FABRIC_V2)
+        return VERSION_MISMATCH;
+    value->state = CHANGING("fabric_state", 3);
+    value->status = VALUE("fabric_status");
     return SUCCESS;
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(device_t gpu, unsigned *count, process_t *processes) {
     ENTER(gpu);
-    long pid = VALUE("pid");
     unsigned room = *count;
+    long pid = room ? VALUE("pid") : CHANGING("pid", 0);
     *count = pid > 0;
     if (!pid)
         return SUCCESS;
@@ -169,3 +376,4 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device_t gpu, unsigned *count, proce
     processes[0] = (process_t){pid, (unsigned long long)VALUE("used_mib") << 20, 0, 0};
     return SUCCESS;
 }
+#endif
