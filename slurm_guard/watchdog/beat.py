@@ -51,6 +51,11 @@ class BeatWatch:
         beats = [self._look(root, rank, children, now_s) for root, (rank, children) in ranks.items()]
         return [beat for beat in beats if beat is not None]
 
+    def search(self) -> None:
+        """Search all that say nothing at the next tick: a silence is looked at, and one may have begun to."""
+        for search in self._searches.values():
+            search.due_s = float("-inf")
+
     def _forget(self, living: set[int]) -> None:
         for pid in self._searches.keys() - living:
             self._heartbeats.forget(pid)

@@ -170,6 +170,7 @@ class Watchdog:
             self._next_s = now_s
 
     def _begin_look(self, order: Look) -> None:
+        self._beats.search()
         if self._look is not None:
             self._send([Looked(order.look, self._node, "another look is in progress")])
             return

@@ -95,6 +95,17 @@ def test_where_there_is_none_it_is_searched_ever_more_rarely() -> None:
     assert searched.count(11) == searched.count(12) < 20
 
 
+def test_when_a_silence_is_looked_at_the_first_heartbeat_is_found_at_once() -> None:
+    """Who calls it for the evaluation only says so before he is judged; a child is searched too."""
+    for pid in (10, 12):
+        node = _Node()
+        node.tick(100)
+        node.say(pid, 1, phase=Phase.EVALUATION)
+        assert node.tick() == []
+        node.watch.search()
+        assert [beat.phase for beat in node.tick()] == [Phase.EVALUATION]
+
+
 def test_what_beats_is_not_searched_for() -> None:
     """Reading it is enough, and children are of no interest."""
     node = _Node()
