@@ -1,4 +1,4 @@
-"""The kernel's own log, read from /dev/kmsg without ever blocking."""
+"""The kernel's own log: /dev/kmsg, which never blocks, or the journal, which has a deadline."""
 
 from __future__ import annotations
 
@@ -6,15 +6,59 @@ import errno
 import os
 import time
 from collections import deque
+from collections.abc import Iterator
 
+from slurm_guard.adapters.command import run
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import KernelLine
+from slurm_guard.model.xid import KernelExcerpt, KernelRecord
+from slurm_guard.policy.kernel_text import parse_journal, parse_kernel_line
 
+KMSG = "/dev/kmsg"
 _RECORD_BYTES = 8192
+_RECORDS = 200_000
+"""A read that meets more than a full buffer holds is chasing a writer: it ends."""
+_JOURNAL_LINES = 20_000
+_JOURNAL_S = 10.0
+_DRIFT = 1e-4
+"""The kernel stamps with a clock of its own, which nobody sets right: it strays by so much of the time
+since boot."""
+
+
+def read_boot_id() -> str:
+    """The kernel's name for this boot, without dashes.
+
+    Raises:
+        OutsideError: /proc does not tell it.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip().replace("-", "")
+    except OSError as error:
+        raise OutsideError(f"the boot id cannot be read: {error.strerror}") from None
 
 
 class KmsgLog:
-    """The `KernelLog` of the real machine."""
+    """The `KernelLog` of the real machine. `path` is /dev/kmsg or what behaves like it."""
+
+    def __init__(self, path: str = KMSG) -> None:
+        self._path = path
+
+    def read_since(self, since_s: float, *, after: int = -1) -> KernelExcerpt:
+        """The kernel's own records of this boot from `since_s` (monotonic clock) on, numbered above `after`.
+
+        Lines that programs wrote into the log are left out. A little more than was asked for is given: the
+        kernel's stamps stray from the monotonic clock. Whoever reads again gives the newest number before,
+        which is exact.
+
+        Raises:
+            OutsideError: there is no kernel log here, or this user may not read it.
+        """
+        fd = self._open()
+        try:
+            return _read_since(fd, since_s - time.monotonic() * _DRIFT, after)
+        finally:
+            os.close(fd)
 
     def tail(self, lines: int) -> tuple[KernelLine, ...]:
         """The last `lines` records, oldest first.
@@ -22,33 +66,95 @@ class KmsgLog:
         Raises:
             OutsideError: there is no kernel log here, or this user may not read it.
         """
+        fd = self._open()
         try:
-            fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise OutsideError(f"the kernel log cannot be read: {error.strerror}") from None
-        try:
-            return _read_tail(fd, lines)
+            now_s = time.monotonic()
+            parsed = (parse_record(record, now_s) for record in _read_records(fd) if record is not None)
+            return tuple(deque((line for line in parsed if line is not None), maxlen=lines))
         finally:
             os.close(fd)
 
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise OutsideError(f"the kernel log cannot be read: {error.strerror}") from None
 
-def _read_tail(fd: int, lines: int) -> tuple[KernelLine, ...]:
-    found: deque[KernelLine] = deque(maxlen=lines)
-    now_s = time.monotonic()
-    while True:
+
+def _read_records(fd: int) -> Iterator[bytes | None]:
+    """Each record up to now; None where some were overwritten before they were read."""
+    for _ in range(_RECORDS):
         try:
             record = os.read(fd, _RECORD_BYTES)
         except BlockingIOError:
-            return tuple(found)
+            return
         except OSError as error:
-            if error.errno == errno.EPIPE:  # overwritten while we read: the next read goes on
-                continue
-            raise OutsideError(f"the kernel log cannot be read: {error.strerror}") from None
+            if error.errno != errno.EPIPE:
+                raise OutsideError(f"the kernel log cannot be read: {error.strerror}") from None
+            yield None
+            continue
         if not record:
-            return tuple(found)
-        line = parse_record(record, now_s)
-        if line is not None:
-            found.append(line)
+            return
+        yield record
+
+
+def _read_since(fd: int, since_s: float, after: int) -> KernelExcerpt:
+    found: list[KernelRecord] = []
+    newest, oldest_s, missing = after, None, ""
+    for raw in _read_records(fd):
+        if raw is None:
+            missing = "records were overwritten while they were read"
+            continue
+        head, _, _ = raw.partition(b"\n")  # what follows are the names of devices
+        field = head.split(b",", 3)
+        if len(field) < 4 or not field[1].isdigit() or not field[2].isdigit():
+            continue
+        sequence, time_s = int(field[1]), int(field[2]) / 1e6
+        if oldest_s is None:
+            oldest_s = time_s
+            if sequence > after + 1 and time_s > max(since_s, 0.0) and (after >= 0 or sequence > 0):
+                missing = f"the kernel keeps nothing from before {time_s:.0f} s after boot"
+        if sequence <= after:
+            continue
+        newest = max(newest, sequence)
+        if time_s >= since_s:
+            found.extend(parse_kernel_line(head.decode(errors="replace")))
+    return KernelExcerpt(tuple(found), missing, newest)
+
+
+def read_journal(since_s: float = 0.0, *, timeout_s: float = _JOURNAL_S) -> KernelExcerpt:
+    """The kernel's own records of this boot from `since_s` (monotonic clock) on, as the journal has them.
+
+    Raises:
+        OutsideError: there is no journal, it holds no kernel line of this boot that this user may read, or
+            it gives no answer in `timeout_s`.
+    """
+    boot = read_boot_id()
+    text = run(
+        [
+            "journalctl",
+            "--dmesg",
+            f"--boot={boot}",
+            "--output=json",
+            "--no-pager",
+            "--quiet",
+            f"--lines={_JOURNAL_LINES}",
+        ],
+        timeout_s,
+    )
+    lines = text.splitlines()
+    if not lines:
+        # Without the right to the system's journal, journalctl gives an empty one and no error.
+        raise OutsideError(
+            "the journal shows no kernel line of this boot: read it as root or as a member of systemd-journal"
+        )
+    own = [record for record in map(parse_journal, lines) if record is not None and record.boot_id == boot]
+    from_s = since_s - time.monotonic() * _DRIFT
+    found = tuple(record for record in own if record.time_s is None or record.time_s >= from_s)
+    cut = len(lines) >= _JOURNAL_LINES and len(found) == len(own)
+    return KernelExcerpt(
+        found, f"only the newest {_JOURNAL_LINES} lines of the journal were read" if cut else ""
+    )
 
 
 def parse_record(record: bytes, now_s: float) -> KernelLine | None:
