@@ -21,6 +21,9 @@ FLAT_CORES = 0.01
 BUSY_CORES = 0.5
 """CPU time of a rank, in cores, from which on it computes."""
 
+ACTIVE_CORES = 0.1
+"""The same for one that the others may be waiting for: a full node, or a slow disk, leaves it no more."""
+
 MOVED_BYTES = 1 << 20
 """Bytes that a rank reads and writes in a silence from which on it is at work."""
 
@@ -84,8 +87,10 @@ def _at_work(still: Mapping[int, Stillness], ranks: Collection[int]) -> bool:
     Two looks may find a loop at one line, and a long call always. Where most compute and a few rest, they
     spin in a collective. Where all spin in one, their GPUs are pinned at low power, and that is seen.
     """
-    busy = sum((_cores(still[rank]) or 0.0) >= BUSY_CORES for rank in ranks if rank in still)
-    return busy == len(ranks) or 0 < 2 * busy <= len(ranks)
+    cores = [_cores(still[rank]) or 0.0 for rank in ranks if rank in still]
+    busy = sum(one >= BUSY_CORES for one in cores)
+    active = sum(one >= ACTIVE_CORES for one in cores)
+    return busy == len(ranks) or 0 < 2 * active <= len(ranks)
 
 
 def _rests(one: Stillness) -> bool:

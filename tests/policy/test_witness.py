@@ -19,17 +19,18 @@ def ranks(
     *,
     cores: float = 0.0,
     busy: Collection[int] = (),
+    busy_cores: float = 1.0,
     states: dict[int, str] | None = None,
     bytes_s: float | None = None,
     readings: int = 5,
 ) -> RankTable:
-    """Four ranks, read every five seconds in one silence; `cores` of CPU each, a whole one the `busy`."""
+    """Four ranks, read every five seconds in one silence; `cores` of CPU each, `busy_cores` the `busy`."""
     table = RankTable(silence=SILENCE)
     for number in range(readings):
         for rank in range(4):
             state = (states or {}).get(rank, "S")
             io = None if bytes_s is None else int(1e9 + 5 * number * bytes_s)
-            cpu_s = 5 * number * (1.0 if rank in busy else cores)
+            cpu_s = 5 * number * (busy_cores if rank in busy else cores)
             reading = RankReading("n1", rank, rank, 50 + rank, state, cpu_s, 0, "7.0", io)
             table.seen(reading, 100.0 + 5 * number)
     return table
@@ -76,7 +77,8 @@ def test_few_that_compute_while_the_others_wait_may_work_for_all() -> None:
     odd = SAME | {0: "svd"}
     for busy in ({0}, {0, 3}):
         assert judge(odd, odd, ranks(busy=busy)) == ""
-        assert judge(odd, odd, ranks(busy=busy), again=True) == ""
+        assert judge(odd, odd, ranks(busy=busy, busy_cores=0.15), again=True) == ""
+        assert judge(odd, odd, ranks(busy=busy, busy_cores=0.05)) != ""
     assert "did not change" in judge(odd, odd, ranks(busy={1, 2, 3}))
 
 
