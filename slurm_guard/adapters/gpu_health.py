@@ -12,7 +12,7 @@ from typing import Any
 from slurm_guard.adapters import probe
 from slurm_guard.adapters.nvml_gpu import read_gpu
 from slurm_guard.adapters.nvml_value import ask
-from slurm_guard.errors import CommandTimedOut, OutsideError
+from slurm_guard.errors import CommandTimedOut, ConfigError, OutsideError
 from slurm_guard.model.health import GpuReading, HealthReading, Trouble, Unreadable
 
 EXPECTED_FILE = Path("/etc/slurm-guard/expected-gpus")
@@ -37,7 +37,7 @@ class NvmlHealth:
         """The reading, never later than the deadline; a GPU or a driver that hangs is one of its values.
 
         Raises:
-            OutsideError: the file with the expected number holds none.
+            ConfigError: the file with the expected number holds none.
         """
         facts: dict[str, Any] = {
             "expected": _read_expected(self._expected_file),
@@ -121,9 +121,9 @@ def _read_expected(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise OutsideError(f"{path} cannot be read: {error}") from None
+        raise ConfigError(f"{path} cannot be read: {error}") from None
     if not text.isdecimal():
-        raise OutsideError(f"{path} holds {text[:40]!r}: write the number of GPUs of this node into it")
+        raise ConfigError(f"{path} holds {text[:40]!r}: write the number of GPUs of this node into it")
     return int(text)
 
 

@@ -96,7 +96,7 @@ static int enter(device_t gpu, const char *symbol) {
     if ((value = ask(gpu, what, NULL, 0)) > 0)
         sleep(value);
     snprintf(what, sizeof what, "%s.ret", symbol);
-    if ((value = ask(gpu, what, NULL, 0)) > 0)
+    if ((value = ask(gpu, what, NULL, 0)) >= 0)
         return value;
     return (value = ask(gpu, "ret", NULL, 0)) > 0 ? value : SUCCESS;
 }
