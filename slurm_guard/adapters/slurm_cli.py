@@ -147,6 +147,10 @@ class SlurmCli:
         """Drain the node (administrators only). A reason that stands there already is overwritten."""
         self._run("scontrol", "update", f"nodename={_word(node)}", "state=drain", f"reason={reason}")
 
+    def read_config(self) -> str:
+        """What the controller says of its configuration, as text."""
+        return self._run("scontrol", "show", "config")
+
     def _read_job_fields(self, job_id: str) -> dict[str, str]:
         text = self._run("scontrol", "show", "job", _word(job_id), "-o")
         found = [slurm_text.parse_fields(line) for line in text.splitlines() if line.strip()]

@@ -23,6 +23,12 @@ _TRIES = 3
 """Without a pause the frames may change while they are read; then py-spy fails, and the next try may not."""
 
 
+def find_py_spy() -> str:
+    """The py-spy of this environment, else that of PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / "py-spy"
+    return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
+
+
 class PySpyStacks:
     """The `Stacks` of the real machine, by the py-spy of this environment or that of PATH.
 
@@ -30,8 +36,7 @@ class PySpyStacks:
     """
 
     def __init__(self, program: str = "", *, pause: bool = True) -> None:
-        beside = Path(sysconfig.get_path("scripts")) / "py-spy"
-        self._program = program or (str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy")
+        self._program = program or find_py_spy()
         self._pause = pause
 
     def dump(self, pid: int, timeout_s: float) -> StackDump:

@@ -24,11 +24,13 @@ GROUPS = {
     "checkpoint": "slurm_guard.cli.checkpoint",
     "template": "slurm_guard.cli.template",
     "log": "slurm_guard.cli.log",
+    "node": "slurm_guard.cli.node",
 }
 COMMANDS = {
     "scorecard": "slurm_guard.cli.scorecard",
     "replay": "slurm_guard.cli.replay",
     "watch": "slurm_guard.cli.watch",
+    "doctor": "slurm_guard.cli.doctor",
 }
 """Commands without a group, by module: each has a function of the command's name."""
 

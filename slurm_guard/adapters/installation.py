@@ -1,0 +1,152 @@
+"""This machine as `slurm-guard doctor` sees it: files, their rights, and the programs that are installed."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slurm_guard.adapters import command
+from slurm_guard.adapters.slurm_env import command_environment
+from slurm_guard.adapters.stacks import find_py_spy
+from slurm_guard.config.load import SITE_FILE, load_settings
+from slurm_guard.errors import ConfigError, OutsideError
+from slurm_guard.model.limits import Settings
+from slurm_guard.policy.doctor_hook import HOOK_KEYS, HookFile, HookPattern
+from slurm_guard.policy.doctor_install import PROGRAMS, Installation, PathReading
+from slurm_guard.policy.slurm_conf import SlurmConfig
+
+PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+SPOOL = Path("/run/slurm-guard/jobs")
+_DEADLINE_S = 5.0
+_MOST_BYTES = 1 << 16
+_MOST_FILES = 256
+
+
+def read_site(path: Path = SITE_FILE) -> tuple[Settings, str]:
+    """The site's settings and what is wrong with its file; the defaults and "" where there is none."""
+    try:
+        settings, _ = load_settings(
+            site=path if path.exists() else None, job_file=None, environment={}, flags={}
+        )
+    except ConfigError as error:
+        return Settings(), str(error)
+    return settings, ""
+
+
+def read_installation(environ: Mapping[str, str], site: Path = SITE_FILE) -> Installation:
+    """Everything that `Installation` names. pyslurm is only looked for: importing it can end a process."""
+    package = Path(__file__).parents[1]
+    return Installation(
+        paths=tuple(
+            read_path(path) for path in dict.fromkeys((Path(sys.executable), package / "__init__.py"))
+        ),
+        py_spy=_read_version(find_py_spy(), environ),
+        ptrace_scope=_read_scope(),
+        site_file=str(site),
+        site_error=read_site(site)[1],
+        spool=read_path(SPOOL) if SPOOL.is_dir() else None,
+        versions={name: _read_version(name, environ) for name in PROGRAMS},
+        pyslurm=importlib.util.find_spec("pyslurm") is not None,
+        as_root=os.geteuid() == 0,
+    )
+
+
+def read_path(path: Path) -> PathReading:
+    """Which part of the path, links followed, other users cannot read or pass, and which they can change."""
+    parts = list(_walk(path))
+    closed = (part for part, found in parts if not _is_open(found))
+    loose = (part for part, found in parts if _is_loose(found))
+    return PathReading(str(path), next(closed, ""), next(loose, ""))
+
+
+def read_hooks(config: SlurmConfig, folder: Path) -> tuple[HookPattern, ...]:
+    """The programs that slurmd runs as root, as far as they are on this machine.
+
+    A relative path is one below `folder`, that of slurm.conf.
+    """
+    return tuple(_read_pattern(key, pattern, folder) for key in HOOK_KEYS for pattern in config.words(key))
+
+
+def read_conf(path: Path, depth: int = 3) -> str:
+    """The text of slurm.conf with what it includes put in its place.
+
+    Raises:
+        OSError: it, or an include of it, cannot be read.
+    """
+    lines: list[str] = []
+    with path.open("rb") as file:
+        text = file.read(16 * _MOST_BYTES).decode(errors="replace")
+    for line in text.splitlines():
+        words = line.split()
+        if depth and len(words) == 2 and words[0].lower() == "include" and len(lines) < 100_000:
+            lines += read_conf(path.parent / words[1], depth - 1).splitlines()
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _read_pattern(key: str, pattern: str, folder: Path) -> HookPattern:
+    where = folder / pattern
+    found = sorted(glob.glob(str(where)))[:_MOST_FILES]
+    return HookPattern(key, str(where), where.parent.is_dir(), tuple(map(_read_hook, found)))
+
+
+def _read_hook(path: str) -> HookFile:
+    loose = (part for part, found in _walk(Path(path)) if found.st_uid or _is_loose(found))
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            whole = stat.S_ISREG(os.fstat(fd).st_mode)
+            text = file.read(_MOST_BYTES) if whole else b""
+    except OSError:
+        text = b""
+    mode = os.stat(path).st_mode if os.path.exists(path) else 0
+    executable = stat.S_ISREG(mode) and bool(mode & 0o111)
+    return HookFile(path, executable, next(loose, ""), text.decode(errors="replace"))
+
+
+def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The path and the folders above it, once as written and once with its links followed."""
+    real = Path(os.path.realpath(path))
+    for part in dict.fromkeys((path.absolute(), *path.absolute().parents, real, *real.parents)):
+        try:
+            yield str(part), os.stat(part)
+        except OSError:
+            continue
+
+
+def _is_open(found: os.stat_result) -> bool:
+    # A folder must be passed, a file be read.
+    wanted = stat.S_IXOTH if stat.S_ISDIR(found.st_mode) else stat.S_IROTH
+    return bool(found.st_mode & wanted)
+
+
+def _is_loose(found: os.stat_result) -> bool:
+    """Whether others than its owner may change it; in a sticky folder nobody can replace what is not his.
+
+    A group of root's or of our own is none of others: many systems give each user a group.
+    """
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
+        return False
+    shared = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
+    return bool(shared or found.st_mode & stat.S_IWOTH)
+
+
+def _read_version(program: str, environ: Mapping[str, str]) -> str:
+    try:
+        said = command.run([program, "--version"], _DEADLINE_S, env=command_environment(environ))
+    except OutsideError:
+        return ""
+    return (said.splitlines() or [""])[0].strip()
+
+
+def _read_scope() -> int | None:
+    try:
+        return int(PTRACE_SCOPE.read_text())
+    except (OSError, ValueError):
+        return None

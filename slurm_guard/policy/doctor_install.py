@@ -1,0 +1,103 @@
+"""What of slurm-guard's own installation on this machine keeps it from working."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from slurm_guard.model.advice import Advice, Level
+from slurm_guard.policy.slurm_conf import Version, parse_version
+
+PROGRAMS = ("srun", "scontrol", "scancel", "sbatch")
+
+
+@dataclass(frozen=True, slots=True)
+class PathReading:
+    """A path of ours. `closed` and `loose` name the part of it that other users can't read, or can change."""
+
+    path: str
+    closed: str = ""
+    loose: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What was found on this machine.
+
+    `versions` holds what each program of Slurm says of itself, "" where it is not there. `ptrace_scope` is
+    None where the kernel has no such limit, `site_error` what is wrong with the site's file. `py_spy` is
+    its version, "" without one. `pyslurm`: it could be imported (nobody tried). `as_root`: what root finds
+    is what all users will work with.
+    """
+
+    paths: tuple[PathReading, ...] = ()
+    py_spy: str = "py-spy"
+    ptrace_scope: int | None = None
+    site_file: str = ""
+    site_error: str = ""
+    spool: PathReading | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    pyslurm: bool = False
+    as_root: bool = False
+
+
+def judge_installation(found: Installation, running: Version | None) -> list[Advice]:
+    """Every advice on it; `running` is the controller's version where it said so."""
+    return [
+        *_judge_paths(found),
+        *_judge_stacks(found),
+        *_judge_site(found),
+        *_judge_programs(found, running),
+    ]
+
+
+def _judge_paths(found: Installation) -> Iterator[Advice]:
+    for path in found.paths:
+        if path.closed and found.as_root:
+            what = f"{path.closed} cannot be read by other users"
+            why = f"{path.path} is needed by every job on every node"
+            yield Advice("install-closed", Level.ERROR, what, why, path.closed, f"chmod a+rX {path.closed}")
+        if path.loose:
+            what = f"{path.loose} can be changed by other users"
+            why = "whoever changes it runs code of his own in everybody's jobs"
+            yield Advice("install-loose", Level.ERROR, what, why, path.loose, f"chmod go-w {path.loose}")
+    if found.spool and found.spool.loose:
+        what = f"{found.spool.loose} can be changed by other users"
+        why = "they can put claims there in the name of any job"
+        where = found.spool.loose
+        yield Advice("spool-loose", Level.ERROR, what, why, where, f"chown root {where}; chmod 755 {where}")
+
+
+def _judge_stacks(found: Installation) -> Iterator[Advice]:
+    if not found.py_spy:
+        what, why = "py-spy cannot be run", "a stall without stacks is judged by time alone"
+        yield Advice("py-spy", Level.WARN, what, why, "the environment of slurm-guard", "pip install py-spy")
+    if found.ptrace_scope:
+        what = f"kernel.yama.ptrace_scope is {found.ptrace_scope}"
+        why = "py-spy may not read the stacks of ranks; what faulthandler writes instead is all there is"
+        line = "kernel.yama.ptrace_scope = 0"
+        yield Advice("ptrace", Level.WARN, what, why, "/etc/sysctl.d/10-ptrace.conf", line)
+
+
+def _judge_site(found: Installation) -> Iterator[Advice]:
+    if found.site_error:
+        why = "guarded-srun refuses every job with exit code 2"
+        yield Advice("site-file", Level.ERROR, found.site_error, why, found.site_file, "as the message says")
+
+
+def _judge_programs(found: Installation, running: Version | None) -> Iterator[Advice]:
+    where = "the packages of Slurm on this machine"
+    known = {name: parse_version(said) for name, said in found.versions.items() if said}
+    missing = [name for name in found.versions if name not in known]
+    if missing and known:
+        what, why = f"{', '.join(missing)} not found", "guarded-srun starts, stops and requeues by them"
+        yield Advice("program-missing", Level.ERROR, what, why, where, f"a PATH that has {missing[0]}")
+    if len(set(known.values())) > 1:
+        what = "; ".join(f"{name} is {found.versions[name]}" for name in known)
+        why = "two Slurms are mixed up in PATH: steps fail in strange ways"
+        yield Advice("program-mixed", Level.ERROR, what, why, where, "one release of all of them")
+    newest = max((version for version in known.values() if version), default=None)
+    if running and newest and newest[:2] > running[:2]:
+        what = "the commands here are newer than the controller"
+        why = "Slurm serves older commands, not newer ones"
+        yield Advice("program-newer", Level.ERROR, what, why, where, "no newer than the controller's")
