@@ -1,0 +1,115 @@
+"""`slurm-guard node`: is this node fit to run jobs?"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurm_guard.adapters.gpu_health import NvmlHealth
+from slurm_guard.cli.table import compose_table
+from slurm_guard.config.profile import SITE_PROFILES, load_profiles
+from slurm_guard.config.schema import nearest
+from slurm_guard.errors import UsageError
+from slurm_guard.job.writer import plain
+from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
+from slurm_guard.policy.health.node import judge_node
+
+app = typer.Typer(no_args_is_help=True, help="The health of this node.")
+
+_CODES = {Fitness.HEALTHY: 0, Fitness.WARN: 0, Fitness.UNFIT: 1, Fitness.UNKNOWN: 2}
+_HEAD = ("LEVEL", "CHECK", "GPU", "CLASS", "EVIDENCE")
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `check` a command of its own name."""
+
+
+@app.command()
+def check(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Judge every GPU by this profile. Default: by its model.")
+    ] = "",
+    timeout_s: Annotated[
+        float, typer.Option(min=0.5, max=300, help="Deadline of the GPU probe in seconds.")
+    ] = 8.0,
+) -> None:
+    """Judge the GPUs of this node: healthy, warn, unfit or unknown, and what mends them.
+
+    Leaves with 0 for healthy and warn, 1 for unfit, 2 where the node could not be judged. Profiles are those
+    of site-config/gpu-profiles.toml and of /etc/slurm-guard/gpu-profiles.toml.
+    """
+    profiles = load_profiles(SITE_PROFILES)
+    names = [known.name for known in profiles]
+    if profile and profile not in names:
+        raise UsageError(f"--profile {profile} is no profile: {nearest(profile, names)}")
+    reading = NvmlHealth(timeout_s).read()
+    verdict = judge_node(reading, profiles, profile or None)
+    print(json.dumps(_as_json(verdict, reading), indent=1) if as_json else _page(verdict, reading))
+    raise typer.Exit(_CODES[verdict.fitness])
+
+
+def _node_name() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+
+
+def _read_boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _as_json(verdict: NodeVerdict, reading: HealthReading) -> dict[str, Any]:
+    return {
+        "node": _node_name(),
+        "boot_id": _read_boot_id(),
+        "verdict": verdict.fitness.value,
+        "class": verdict.cls and verdict.cls.value,
+        "gpus": [
+            {"index": gpu.index, "uuid": _known(gpu.uuid), "bus_id": _known(gpu.bus_id),
+             "serial": _known(gpu.serial), "verdict": verdict.gpus[gpu.index].value}
+            for gpu in reading.gpus
+        ],
+        "findings": [_finding_as_json(finding) for finding in verdict.findings],
+    }  # fmt: skip
+
+
+def _known(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _finding_as_json(finding: Finding) -> dict[str, Any]:
+    said = asdict(finding)
+    cls = said.pop("cls")
+    return {**said, "level": finding.level.value, "class": cls and cls.value}
+
+
+def _page(verdict: NodeVerdict, reading: HealthReading) -> str:
+    told = [finding for finding in verdict.findings if finding.level is not Level.SKIPPED]
+    skipped = len(verdict.findings) - len(told)
+    # What could not be judged is of interest only where it is all there is to say.
+    rows = told or (list(verdict.findings) if verdict.fitness is Fitness.UNKNOWN else [])
+    rows.sort(key=lambda finding: finding.level is not Level.FAIL)
+    cls = f" ({verdict.cls.value})" if verdict.cls else ""
+    count = len(reading.gpus)
+    seen = f"{count} {'GPU' if count == 1 else 'GPUs'}"
+    line = f"{plain(_node_name())}: {verdict.fitness.value}{cls}, {seen}, {skipped} checks skipped"
+    return "\n".join([line, *compose_table([_HEAD, *map(_row, rows)])] if rows else [line])
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    gpu = "-" if finding.gpu is None else str(finding.gpu)
+    return (
+        finding.level.value,
+        finding.check,
+        gpu,
+        finding.cls.value if finding.cls else "-",
+        finding.evidence,
+    )

@@ -1,0 +1,121 @@
+"""`slurm-guard node check`: a page or JSON, and an exit code that a script can use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nvml_library import build_nvml
+
+from slurm_guard.cli import node
+from slurm_guard.cli.app import main
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the fake library."""
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state of a node n1 with two healthy GPUs."""
+    path = tmp_path / "state"
+    path.write_text("count 2\ndriver 570.86.15\n")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("FAKE_NVML", str(path))
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr(node, "SITE_PROFILES", tmp_path / "gpu-profiles.toml")
+    return path
+
+
+def test_a_healthy_node_is_one_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was found; what could not be judged is counted."""
+    assert main(["node", "check"]) == 0
+    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 4 checks skipped\n"
+
+
+def test_the_worst_comes_first(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row a finding: level, check, GPU, class and evidence."""
+    state.write_text(state.read_text() + "0.remap_pending 1\n1.nvmlDeviceGetHandleByIndex_v2.ret 15\n")
+    assert main(["node", "check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "n1: unfit (reboot), 2 GPUs, 2 checks skipped",
+        "LEVEL  CHECK          GPU  CLASS   EVIDENCE",
+        "fail   gpu_lost       1    reboot  the GPU is lost: GPU is lost (NVML code 15)",
+        "warn   remap_pending  0    reset   a row is remapped at the next reset; new work may run until then",
+    ]
+
+
+def test_a_warning_is_no_failure(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The node may run jobs."""
+    state.write_text(state.read_text() + "0.remap_pending 1\n")
+    assert main(["node", "check"]) == 0
+    assert capsys.readouterr().out.startswith("n1: warn (reset), 2 GPUs")
+
+
+def test_json_has_every_finding(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Node, boot, verdict, class, GPUs, and the findings with value and limit."""
+    state.write_text(state.read_text() + "1.pcie_width 8\n")
+    assert main(["node", "check", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert {name: said[name] for name in ("node", "verdict", "class")} == {
+        "node": "n1",
+        "verdict": "unfit",
+        "class": "reboot",
+    }
+    assert len(said["boot_id"]) == 36
+    assert [(gpu["uuid"], gpu["verdict"]) for gpu in said["gpus"]] == [
+        ("GPU-00000000", "healthy"),
+        ("GPU-00000001", "unfit"),
+    ]
+    assert [finding for finding in said["findings"] if finding["level"] != "skipped"] == [
+        {
+            "check": "pcie_width",
+            "gpu": 1,
+            "level": "fail",
+            "value": "x8",
+            "limit": "x16",
+            "evidence": "PCIe runs on 8 of 16 lanes",
+            "class": "reboot",
+        }
+    ]
+    assert {finding["check"] for finding in said["findings"]} >= {"retired_pages", "pcie_width"}
+
+
+def test_could_not_judge_is_two(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NVML refuses this user: the page says why."""
+    state.write_text(state.read_text() + "init.ret 4\n")
+    assert main(["node", "check"]) == 2
+    out = capsys.readouterr().out
+    assert "n1: unknown, 0 GPUs" in out
+    assert "Insufficient Permissions" in out
+
+
+def test_a_driver_that_hangs_costs_the_deadline(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And is a finding."""
+    state.write_text(state.read_text() + "init.sleep_s 60\n")
+    assert main(["node", "check", "--timeout-s", "0.8"]) == 1
+    assert "no answer of the GPU driver in 0.8 s" in capsys.readouterr().out
+
+
+def test_the_site_has_its_own_levels(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A check that the site turned off says nothing, one that it made fail fails; a profile can be forced."""
+    state.write_text(state.read_text() + "0.remap_pending 1\n0.pcie_width 8\n")
+    site = (
+        '[generic.check]\nremap_pending = "fail"\n[mine.check]\npcie_width = "off"\nremap_pending = "warn"\n'
+    )
+    (tmp_path / "gpu-profiles.toml").write_text(site)
+    assert main(["node", "check"]) == 1
+    assert "fail   remap_pending" in capsys.readouterr().out
+    assert main(["node", "check", "--profile", "mine"]) == 0
+    said = capsys.readouterr().out
+    assert "warn   remap_pending" in said
+    assert "pcie_width" not in said
+
+
+def test_a_profile_that_is_not_known(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The nearest one is named."""
+    assert main(["node", "check", "--profile", "H10"]) == 2
+    assert capsys.readouterr().err == "slurm-guard: --profile H10 is no profile: did you mean H100?\n"
