@@ -91,7 +91,7 @@ class Explanation:
         if not self.iterations:
             said.append("no iteration was understood: name its key with --iteration-key")
         if unseen := pattern.unseen():
-            said.append(f"{unseen} never appears in this log")
+            said.append(f"what {unseen} names never appears in this log")
         return said
 
     def _add(self, tallies: dict[str, Tally], name: str, example: str) -> None:

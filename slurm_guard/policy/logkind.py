@@ -139,7 +139,7 @@ def _read_form(text: str, found: Found, kind: RecordKind) -> RecordKind:
 
 def is_report(text: str) -> bool:
     """Whether a tool reports about the training: none of its numbers is the training's own."""
-    if not ("wandb:" in text or "srun:" in text or "slurmstepd:" in text):
+    if not ("wandb:" in text or "srun:" in text or "slurmstepd" in text or "*** " in text):
         return False
     return any(NO_TRAINING.match(text, at) for at, _ in find_starts(text))
 

@@ -171,7 +171,9 @@ LINE_FORMS = (
 )
 """What they find counts where no key on the line says otherwise."""
 
-NO_TRAINING = re.compile(r"\s*(?:wandb:|srun:|slurmstepd:)")
+NO_TRAINING = re.compile(
+    r"\s*(?:wandb:|(?:guarded-)?srun:|slurmstepd(?:-\S{1,255})?:|(?:error: )?\*\*\* (?:step|job) \d)"
+)
 SUMMARY_LINE = re.compile(r"\s*(?:run )?summary\b|\s{2,9}train_\w{1,40}\s{2,40}= ")
 OTHER_BAR = re.compile(
     r"\b(?:load|download|upload|fetch|map|tokeniz|filter|generat|extract|resolv|shards?|sampling|epochs?:\s+\d+%"

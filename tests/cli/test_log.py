@@ -55,7 +55,7 @@ def test_explain_names_keys_and_what_was_ignored(tmp_path: Path, capsys: pytest.
     assert "loss not finite: 1 times, first at line 2" in said
     assert "val_loss: an evaluation's, not the training's" in said
     assert "loss_cls: one part of a loss, not the total" in said
-    assert "loss_key never appears in this log" in said
+    assert "what loss_key names never appears in this log" in said
 
 
 def test_phases_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
