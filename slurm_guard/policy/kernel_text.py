@@ -42,14 +42,15 @@ def parse_kernel_log(lines: Iterable[str]) -> Iterator[KernelRecord]:
 
     `boot` counts up where the kernel's clock starts anew.
     """
-    boot, newest_s = 0, 0.0
+    boot, boot_id, newest_s = 0, "", 0.0
     for line in lines:
         for record in parse_kernel_line(line):
-            if record.text.startswith("Linux version ") and newest_s:
+            time_s = newest_s if record.time_s is None else record.time_s
+            anew = record.text.startswith("Linux version ") and newest_s > 0
+            named = record.boot_id not in ("", boot_id) and boot_id != ""
+            if anew or named or time_s < newest_s - _BACK_S:
                 boot, newest_s = boot + 1, 0.0
-            elif record.time_s is not None and record.time_s < newest_s - _BACK_S:
-                boot, newest_s = boot + 1, record.time_s
-            newest_s = max(newest_s, record.time_s or 0.0)
+            boot_id, newest_s = record.boot_id or boot_id, max(newest_s, time_s)
             yield replace(record, boot=boot)
 
 

@@ -21,7 +21,7 @@ _SPAN = 3
 _PCI = r"(?P<pci>(?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8}):[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_PCI}\):(?: (?P<rest>.*))?", re.DOTALL)
 _SXID = re.compile(rf"nvidia-nvswitch\d{{1,4}}: SXid \((?:PCI:)?{_PCI}\):(?: (?P<rest>.*))?", re.DOTALL)
-_CODE = re.compile(r"(?P<code>\d{1,6})(?:$|,(?: |$))")
+_CODE = re.compile(r"(?P<code>[0-9]{1,6})(?:$|,(?: |$))")
 _LOST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_PCI}:?(?P<rest>(?: .*)?)", re.DOTALL)
 _UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?{_PCI}: (?P<uuid>GPU-[0-9a-fA-F-]{{36}})$")
 _PID = r"pid='?(?P<pid>\d{1,10}|<unknown>)'?, name="

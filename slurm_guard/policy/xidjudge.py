@@ -63,6 +63,17 @@ def _harmless(entry: XidEntry) -> XidEntry:
     )
 
 
+def select_xids(
+    events: Sequence[XidEvent], *, boot: int | None = None, since_s: float | None = None
+) -> list[XidEvent]:
+    """The events of this boot of their log, and of these only what is not older than `since_s` (its clock).
+
+    An event without a time stays: unknown is not old.
+    """
+    kept = [event for event in events if boot is None or event.record.boot == boot]
+    return [e for e in kept if since_s is None or e.record.time_s is None or e.record.time_s >= since_s]
+
+
 def judge_xids(
     events: Sequence[XidEvent],
     table: XidTable,
