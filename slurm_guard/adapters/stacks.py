@@ -16,7 +16,7 @@ from typing import Any
 from slurm_guard.adapters import command, procfs
 from slurm_guard.errors import CommandFailed, CommandTimedOut, OutsideError
 from slurm_guard.model.process import StackDump
-from slurm_guard.policy.frame import recognise_frames, waits_for_child
+from slurm_guard.policy.frame import recognise_frames, waits_for_child, waits_for_thread
 
 _STOPPED = "Tt"
 _TRIES = 3
@@ -86,19 +86,29 @@ def _reason(error: CommandFailed) -> str:
 
 
 def parse_dump(text: str, pid: int) -> StackDump:
-    """The stack in py-spy's JSON; refused where it has no thread."""
+    """The stack in py-spy's JSON; refused where it has no thread. The main thread says where it stands,
+    and all together where it waits for another one.
+    """
     try:
         threads = json.loads(text)
         main = next((t for t in threads if _is_main(t, pid)), threads[-1] if threads else None)
         if main is None or not any(thread["frames"] for thread in threads):
             return StackDump(refused="no Python frames")
-        signature = hashlib.sha256("\n".join(map(_key, main["frames"])).encode()).hexdigest()[:16]
+        frames = _pairs(main)
+        moving = threads if waits_for_thread(frames) else [main]
+        keys = (_key(frame) for thread in moving for frame in thread["frames"])
+        signature = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16]
         top = _frame(main["frames"][0]) if main["frames"] else ""
-        frames = [(frame["name"], frame["filename"]) for frame in main["frames"]]
-        text, phase = "\n".join(map(_thread, threads)), recognise_frames(frames)
+        phases = (recognise_frames(_pairs(thread)) for thread in (main, *moving))
+        phase = next((one for one in phases if one is not None), None)
+        text = "\n".join(map(_thread, threads))
         return StackDump(text, signature, top, phase=phase, waits=waits_for_child(frames))
     except (ValueError, KeyError, TypeError):
         return StackDump(refused="py-spy gave no readable answer")
+
+
+def _pairs(thread: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(frame["name"], frame["filename"]) for frame in thread["frames"]]
 
 
 def _is_main(thread: dict[str, Any], pid: int) -> bool:

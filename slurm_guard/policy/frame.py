@@ -100,6 +100,9 @@ _FINISHING = re.compile(r"^_?(push_to_hub|upload_(folder|to_hub|artifacts?)|end_
 _WAITING = re.compile(r"(^|/)(multiprocessing/popen_\w+|torch/multiprocessing/spawn|subprocess)\.py$")
 _JOINING = re.compile(r"^_?(try_)?(wait|poll|join|communicate)$")
 
+_THREADING = re.compile(r"(^|/)(threading|concurrent/futures/(_base|thread))\.py$")
+_THREAD_JOINING = re.compile(r"^(join|result|exception|as_completed|result_iterator|shutdown|_shutdown)$")
+
 
 def waits_for_child(frames: Sequence[tuple[str, str]]) -> bool:
     """Whether a process with these frames (function, file) only waits for another one that it has started.
@@ -109,6 +112,17 @@ def waits_for_child(frames: Sequence[tuple[str, str]]) -> bool:
     True
     """
     return any(_WAITING.search(path) and _JOINING.match(_bare(function)) for function, path in frames)
+
+
+def waits_for_thread(frames: Sequence[tuple[str, str]]) -> bool:
+    """Whether a thread with these frames (function, file) waits for the end or the result of another one.
+
+    >>> waits_for_thread([("Thread.join", "/usr/lib/python3.11/threading.py"), ("main", "train.py")])
+    True
+    """
+    return any(
+        _THREADING.search(path) and _THREAD_JOINING.match(_bare(function)) for function, path in frames
+    )
 
 
 def recognise_frames(frames: Sequence[tuple[str, str]]) -> Phase | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from process_tree import Tree, tree
 
 from slurm_guard.adapters.procfs import read_stat
 from slurm_guard.adapters.stacks import PySpyStacks, parse_dump
+from slurm_guard.model.phase import Phase
 
 _TWO_PLACES = """
 import sys, threading, time
@@ -110,6 +112,25 @@ def test_a_trace_that_hangs_costs_its_time_and_leaves_nothing_stopped(step: Tree
     now = read_stat(pid)
     assert now is not None
     assert now.state == "S"
+
+
+def _answer(outer: str, file: str, inner: str) -> str:
+    """py-spy's: a main thread in `outer`, and a thread that evaluates, in `inner`."""
+    main = [{"name": outer, "filename": file, "line": 9}]
+    thread = [{"name": name, "filename": "train.py", "line": 3} for name in (inner, "evaluate")]
+    return json.dumps(
+        [{"thread_name": "Thread-1", "frames": thread}, {"thread_name": "MainThread", "frames": main}]
+    )
+
+
+def test_a_main_thread_that_waits_for_another_stands_where_that_stands() -> None:
+    """It evaluates in a thread: that moves, and says what the rank does. Else only the main thread counts."""
+    joins = [parse_dump(_answer("Thread.join", "/x/threading.py", inner), 1) for inner in ("left", "right")]
+    assert joins[0].signature != joins[1].signature
+    assert [dump.phase for dump in joins] == [Phase.EVALUATION] * 2
+    trains = [parse_dump(_answer("forward", "model.py", inner), 1) for inner in ("left", "right")]
+    assert trains[0].signature == trains[1].signature
+    assert [dump.phase for dump in trains] == [None] * 2
 
 
 def test_an_answer_that_is_no_stack_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_guard.model.phase import Phase
-from slurm_guard.policy.frame import recognise_frames, waits_for_child
+from slurm_guard.policy.frame import recognise_frames, waits_for_child, waits_for_thread
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 C10D = f"{SITE}/torch/distributed/distributed_c10d.py"
@@ -180,6 +180,26 @@ def test_who_only_waits_for_a_child(frame: tuple[str, str], waits: bool) -> None
     """A join of a process that it has started; never a queue, a lock, a thread or a collective."""
     inner, outer = ("select", "/usr/lib/python3.11/selectors.py"), ("main", "/home/ann/train.py")
     assert waits_for_child([inner, frame, outer]) is waits
+
+
+@pytest.mark.parametrize(
+    ("frame", "waits"),
+    [
+        (("join", "/usr/lib/python3.10/threading.py"), True),
+        (("Thread.join", "/usr/lib/python3.11/threading.py"), True),
+        (("Future.result", "/usr/lib/python3.11/concurrent/futures/_base.py"), True),
+        (("Executor.map.<locals>.result_iterator", "/usr/lib/python3.11/concurrent/futures/_base.py"), True),
+        (("ThreadPoolExecutor.shutdown", "/usr/lib/python3.11/concurrent/futures/thread.py"), True),
+        (("Condition.wait", "/usr/lib/python3.11/threading.py"), False),
+        (("Queue.join", "/usr/lib/python3.11/queue.py"), False),
+        (("run", "/usr/lib/python3.11/threading.py"), False),
+        (("result", "/home/ann/train.py"), False),
+    ],
+)
+def test_who_only_waits_for_a_thread(frame: tuple[str, str], waits: bool) -> None:
+    """For its end or its result; never for a queue or a lock, where a data loader hangs."""
+    inner, outer = ("Condition.wait", "/usr/lib/python3.11/threading.py"), ("main", "/home/ann/train.py")
+    assert waits_for_thread([inner, frame, outer]) is waits
 
 
 @pytest.mark.parametrize("function", ["from_pretrained", "PreTrainedModel.from_pretrained"])
