@@ -12,6 +12,7 @@ import typer
 
 from slurm_guard.adapters.gpu_health import NvmlHealth
 from slurm_guard.cli.table import compose_table
+from slurm_guard.cli.xid import xid
 from slurm_guard.config.profile import SITE_PROFILES, load_profiles
 from slurm_guard.config.schema import nearest
 from slurm_guard.errors import UsageError
@@ -20,14 +21,10 @@ from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, Nod
 from slurm_guard.policy.health.node import judge_node
 
 app = typer.Typer(no_args_is_help=True, help="The health of this node.")
+app.command()(xid)
 
 _CODES = {Fitness.HEALTHY: 0, Fitness.WARN: 0, Fitness.UNFIT: 1, Fitness.UNKNOWN: 2}
 _HEAD = ("LEVEL", "CHECK", "GPU", "CLASS", "EVIDENCE")
-
-
-@app.callback()
-def _group() -> None:
-    """Keep `check` a command of its own name."""
 
 
 @app.command()
