@@ -7,21 +7,22 @@ import importlib.util
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from slurm_guard.adapters import command
 from slurm_guard.adapters.slurm_env import command_environment
 from slurm_guard.adapters.stacks import find_py_spy
-from slurm_guard.config.load import SITE_FILE, load_settings
+from slurm_guard.config.load import SITE_FILE, find_misspelt, load_settings
 from slurm_guard.errors import ConfigError, OutsideError
 from slurm_guard.model.limits import Settings
 from slurm_guard.policy.doctor_hook import HOOK_KEYS, HookFile, HookPattern
-from slurm_guard.policy.doctor_install import PROGRAMS, Installation, PathReading
+from slurm_guard.policy.doctor_install import PROGRAMS, Installation, PathReading, find_line
 from slurm_guard.policy.slurm_conf import SlurmConfig
 
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 SPOOL = Path("/run/slurm-guard/jobs")
+ETC = Path("/etc")
 _DEADLINE_S = 5.0
 _MOST_BYTES = 1 << 16
 _MOST_FILES = 256
@@ -51,6 +52,9 @@ def read_installation(environ: Mapping[str, str], site: Path = SITE_FILE) -> Ins
         site_error=read_site(site)[1],
         spool=read_path(SPOOL) if SPOOL.is_dir() else None,
         versions={name: _read_version(name, environ) for name in PROGRAMS},
+        environment_faults=tuple(_read_environment(environ)),
+        sudo_scontrol=_find_in((ETC / "sudoers", *_list(ETC / "sudoers.d")), r"\bscontrol\b"),
+        pam_adopt=_find_in(_list(ETC / "pam.d"), r"\bpam_slurm_adopt\.so\b"),
         pyslurm=importlib.util.find_spec("pyslurm") is not None,
         as_root=os.geteuid() == 0,
     )
@@ -98,16 +102,9 @@ def _read_pattern(key: str, pattern: str, folder: Path) -> HookPattern:
 
 def _read_hook(path: str) -> HookFile:
     loose = (part for part, found in _walk(Path(path)) if found.st_uid or _is_loose(found))
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            whole = stat.S_ISREG(os.fstat(fd).st_mode)
-            text = file.read(_MOST_BYTES) if whole else b""
-    except OSError:
-        text = b""
     mode = os.stat(path).st_mode if os.path.exists(path) else 0
     executable = stat.S_ISREG(mode) and bool(mode & 0o111)
-    return HookFile(path, executable, next(loose, ""), text.decode(errors="replace"))
+    return HookFile(path, executable, next(loose, ""), _read_start(path))
 
 
 def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -143,6 +140,42 @@ def _read_version(program: str, environ: Mapping[str, str]) -> str:
     except OutsideError:
         return ""
     return (said.splitlines() or [""])[0].strip()
+
+
+def _read_environment(environ: Mapping[str, str]) -> list[str]:
+    """What is wrong with the SLURM_GUARD_* variables of whoever asks."""
+    try:
+        load_settings(site=None, job_file=None, environment=environ, flags={})
+    except ConfigError as error:
+        return [str(error), *find_misspelt(environ)]
+    return find_misspelt(environ)
+
+
+def _list(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())[:_MOST_FILES]
+    except OSError:
+        return []
+
+
+def _find_in(files: Iterable[Path], pattern: str) -> str:
+    """The first place, as file:line, where the pattern stands; "" where none does that may be read."""
+    for path in files:
+        text = _read_start(path)
+        if number := find_line(pattern, text):
+            return f"{path}:{number}"
+    return ""
+
+
+def _read_start(path: str | Path) -> str:
+    """The first 64 KiB of a regular file; "" of anything else, and never a wait."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            whole = stat.S_ISREG(os.fstat(fd).st_mode)
+            return file.read(_MOST_BYTES).decode(errors="replace") if whole else ""
+    except OSError:
+        return ""
 
 
 def _read_scope() -> int | None:

@@ -111,8 +111,7 @@ def _read_config(conf: Path, installation: Installation) -> tuple[SlurmConfig, s
 
 def _judge(looked: Looked, installation: Installation) -> list[Advice]:
     config = looked.config
-    running = config.version if config and looked.source == "the controller" else None
-    advice = judge_installation(installation, running)
+    advice = judge_installation(installation, config)
     if config is not None:
         advice += judge_config(config, read_site()[0])
         advice += judge_hooks(read_hooks(config, looked.conf.parent), str(looked.conf))

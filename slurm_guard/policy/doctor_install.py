@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_guard.model.advice import Advice, Level
-from slurm_guard.policy.slurm_conf import Version, parse_version
+from slurm_guard.policy.slurm_conf import SlurmConfig, parse_version
 
+_IMPLY_CONTAIN = frozenset({"contain", "x11", "runinjob"})
 PROGRAMS = ("srun", "scontrol", "scancel", "sbatch")
 
 
@@ -24,10 +26,11 @@ class PathReading:
 class Installation:
     """What was found on this machine.
 
-    `versions` holds what each program of Slurm says of itself, "" where it is not there. `ptrace_scope` is
-    None where the kernel has no such limit, `site_error` what is wrong with the site's file. `py_spy` is
-    its version, "" without one. `pyslurm`: it could be imported (nobody tried). `as_root`: what root finds
-    is what all users will work with.
+    Texts are empty for what is not there or may not be read. `versions` holds what each program of Slurm
+    says of itself, `py_spy` what py-spy does. `ptrace_scope` is None where the kernel has no such limit.
+    `site_error` and `environment_faults` are sentences; `sudo_scontrol` is the file:line that lets people run
+    scontrol as root, `pam_adopt` that which calls pam_slurm_adopt. `pyslurm`: it could be imported (nobody
+    tried). `as_root`: what root finds is what all users will work with.
     """
 
     paths: tuple[PathReading, ...] = ()
@@ -37,17 +40,21 @@ class Installation:
     site_error: str = ""
     spool: PathReading | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    environment_faults: tuple[str, ...] = ()
+    sudo_scontrol: str = ""
+    pam_adopt: str = ""
     pyslurm: bool = False
     as_root: bool = False
 
 
-def judge_installation(found: Installation, running: Version | None) -> list[Advice]:
-    """Every advice on it; `running` is the controller's version where it said so."""
+def judge_installation(found: Installation, config: SlurmConfig | None) -> list[Advice]:
+    """Every advice on it, beside the configuration where there is one."""
     return [
         *_judge_paths(found),
         *_judge_stacks(found),
         *_judge_site(found),
-        *_judge_programs(found, running),
+        *_judge_programs(found, config),
+        *_judge_rights(found, config),
     ]
 
 
@@ -83,9 +90,13 @@ def _judge_site(found: Installation) -> Iterator[Advice]:
     if found.site_error:
         why = "guarded-srun refuses every job with exit code 2"
         yield Advice("site-file", Level.ERROR, found.site_error, why, found.site_file, "as the message says")
+    for fault in found.environment_faults:
+        why = "guarded-srun refuses a wrong value, and goes without one that it does not know"
+        yield Advice("environment", Level.WARN, fault, why, "the environment", "as the message says")
 
 
-def _judge_programs(found: Installation, running: Version | None) -> Iterator[Advice]:
+def _judge_programs(found: Installation, config: SlurmConfig | None) -> Iterator[Advice]:
+    running = config.version if config else None
     where = "the packages of Slurm on this machine"
     known = {name: parse_version(said) for name, said in found.versions.items() if said}
     missing = [name for name in found.versions if name not in known]
@@ -101,3 +112,29 @@ def _judge_programs(found: Installation, running: Version | None) -> Iterator[Ad
         what = "the commands here are newer than the controller"
         why = "Slurm serves older commands, not newer ones"
         yield Advice("program-newer", Level.ERROR, what, why, where, "no newer than the controller's")
+
+
+def _judge_rights(found: Installation, config: SlurmConfig | None) -> Iterator[Advice]:
+    if found.sudo_scontrol:
+        what, why = (
+            "sudo lets people run scontrol",
+            "whoever may do that as root or SlurmUser rules the cluster",
+        )
+        line = "no scontrol: guarded-srun needs no such right, and leaves a bad node out by ExcNodeList"
+        yield Advice("sudo-scontrol", Level.NOTE, what, why, found.sudo_scontrol, line)
+    flags = {flag.lower() for flag in config.words("PrologFlags")} if config else set()
+    if found.pam_adopt and config and not flags & _IMPLY_CONTAIN:
+        what = f"pam_slurm_adopt without PrologFlags=Contain ({found.pam_adopt})"
+        why = "there is no extern step that a login could be put into: it is refused, or escapes the job"
+        line = f"PrologFlags={','.join([*config.words('PrologFlags'), 'Contain'])}"
+        yield Advice("pam-adopt", Level.WARN, what, why, "slurm.conf", line)
+
+
+def find_line(pattern: str, text: str) -> int:
+    """The number of the first line, comments left out, that the pattern is found in; 0 where none is.
+
+    >>> find_line("scontrol", "# scontrol\\nops ALL=(root) /usr/bin/scontrol")
+    2
+    """
+    lines = enumerate(text.splitlines(), 1)
+    return next((number for number, line in lines if re.search(pattern, line.partition("#")[0])), 0)

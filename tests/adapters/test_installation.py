@@ -82,7 +82,14 @@ def test_this_machine_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (folder / "scope").write_text("2\n")
     monkeypatch.setattr(installation, "PTRACE_SCOPE", folder / "scope")
     (folder / "site.toml").write_text("[kill]\ngrace_s = 99\n")
-    found = read_installation({"PATH": str(folder)}, folder / "site.toml")
+    monkeypatch.setattr(installation, "ETC", folder)
+    (folder / "pam.d").mkdir()
+    (folder / "pam.d" / "sshd").write_text("#%PAM-1.0\naccount required pam_slurm_adopt.so\n")
+    (folder / "sudoers").write_text("%users ALL=(root) NOPASSWD: /usr/bin/scontrol update *\n")
+    wrong = {"SLURM_GUARD_STALL_S": "soon", "SLURM_GUARD_GRACE_SEC": "5"}
+    found = read_installation({"PATH": str(folder), **wrong}, folder / "site.toml")
+    assert (found.pam_adopt, found.sudo_scontrol) == (f"{folder}/pam.d/sshd:2", f"{folder}/sudoers:1")
+    assert ["STALL_S" in fault for fault in found.environment_faults] == [True, False]
     assert found.paths[1].path == str(Path(installation.__file__).parents[1] / "__init__.py")
     assert found.py_spy.startswith("py-spy")
     assert (found.ptrace_scope, set(found.versions.values())) == (2, {""})

@@ -25,6 +25,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", f"{tmp_path}/slurm.conf")
     monkeypatch.setattr(installation, "PTRACE_SCOPE", tmp_path / "none")
     monkeypatch.setattr(installation, "SPOOL", tmp_path / "none")
+    monkeypatch.setattr(installation, "ETC", tmp_path / "none")
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     (tmp_path / "bin").mkdir()
     controller(tmp_path, TEXT)

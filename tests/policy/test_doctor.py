@@ -13,7 +13,7 @@ from slurm_config import GOOD, judge, shown
 
 from slurm_guard.model.advice import Level
 from slurm_guard.model.limits import Settings
-from slurm_guard.policy import doctor, slurm_conf
+from slurm_guard.policy import doctor, doctor_install, slurm_conf
 from slurm_guard.policy.doctor import RULES, SETTINGS_RULES, judge_config
 from slurm_guard.policy.doctor_hook import HOOK_RULES
 from slurm_guard.policy.slurm_conf import (
@@ -192,8 +192,8 @@ def test_every_line_of_the_snippet_answers_an_advice() -> None:
 
 def test_the_examples_hold() -> None:
     """Every example in the modules is true."""
-    results = [doctest.testmod(module) for module in (slurm_conf, doctor)]
-    assert [(result.failed, result.attempted > 0) for result in results] == [(0, True)] * 2
+    results = [doctest.testmod(module) for module in (slurm_conf, doctor, doctor_install)]
+    assert [(result.failed, result.attempted > 0) for result in results] == [(0, True)] * 3
 
 
 def test_a_file_and_the_controller_are_judged_alike() -> None:
