@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from slurm_guard.adapters.gpu_health import NvmlHealth
+from slurm_guard.adapters.host_health import read_host
 from slurm_guard.cli.table import compose_table
 from slurm_guard.cli.xid import xid
 from slurm_guard.config.profile import SITE_PROFILES, load_profiles
@@ -37,7 +38,9 @@ def check(
         float, typer.Option(min=0.5, max=300, help="Deadline of the GPU probe in seconds.")
     ] = 8.0,
 ) -> None:
-    """Judge the GPUs of this node: healthy, warn, unfit or unknown, and what mends them.
+    """Judge this node: healthy, warn, unfit or unknown, and what mends it.
+
+    Its GPUs, and beside them network file systems, scratch space, InfiniBand ports and the clock.
 
     Leaves with 0 for healthy and warn, 1 for unfit, 2 where the node could not be judged. Profiles are those
     of site-config/gpu-profiles.toml and of /etc/slurm-guard/gpu-profiles.toml.
@@ -47,7 +50,7 @@ def check(
     if profile and profile not in names:
         raise UsageError(f"--profile {profile} is no profile: {nearest(profile, names)}")
     reading = NvmlHealth(timeout_s).read()
-    verdict = judge_node(reading, profiles, profile or None)
+    verdict = judge_node(reading, profiles, profile or None, read_host())
     print(json.dumps(_as_json(verdict, reading), indent=1) if as_json else _page(verdict, reading))
     raise typer.Exit(_CODES[verdict.fitness])
 

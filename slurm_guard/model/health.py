@@ -115,6 +115,42 @@ class HealthReading:
     uptime_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceReading:
+    """A mount point or directory: `asked` is Unreadable where it gave no answer.
+
+    `space_percent` and `inode_percent` are what is free; a file system without inodes has all of them free.
+    """
+
+    path: str
+    asked: Unreadable | None = None
+    read_only: bool = False
+    space_percent: float = 100.0
+    inode_percent: float = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class PortReading:
+    """A port of an InfiniBand adapter in the kernel's words: ACTIVE or DOWN, LinkUp or Polling."""
+
+    name: str
+    state: str
+    physical: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """The node beside its GPUs: `mounts` only have to answer, to `scratch` jobs write.
+
+    `clock_error_s` is the most that the clock may be off; Unreadable where nothing keeps it.
+    """
+
+    mounts: tuple[PlaceReading, ...] = ()
+    scratch: tuple[PlaceReading, ...] = ()
+    ports: tuple[PortReading, ...] = ()
+    clock_error_s: float | Unreadable = NOT_ASKED
+
+
 class Level(str, Enum):
     """How bad; SKIPPED means that the check could not be judged."""
 
@@ -163,6 +199,8 @@ class Profile:
     leftover_warn_mib: int = 1024
     leftover_fail_percent: int = 10
     fabric_grace_s: int = 60
+    free_percent: int = 5
+    clock_error_s: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from nvml_library import build_nvml
 
 from slurm_guard.cli import node
 from slurm_guard.cli.app import main
+from slurm_guard.model.health import HostReading, PlaceReading, Trouble, Unreadable
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,7 @@ def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("FAKE_NVML", str(path))
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr(node, "read_host", HostReading)
     monkeypatch.setattr(node, "SITE_PROFILES", tmp_path / "gpu-profiles.toml")
     return path
 
@@ -33,7 +35,7 @@ def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_a_healthy_node_is_one_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing was found; what could not be judged is counted."""
     assert main(["node", "check"]) == 0
-    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 4 checks skipped\n"
+    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 5 checks skipped\n"
 
 
 def test_the_worst_comes_first(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +43,7 @@ def test_the_worst_comes_first(state: Path, capsys: pytest.CaptureFixture[str]) 
     state.write_text(state.read_text() + "0.remap_pending 1\n1.nvmlDeviceGetHandleByIndex_v2.ret 15\n")
     assert main(["node", "check"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "n1: unfit (reboot), 2 GPUs, 2 checks skipped",
+        "n1: unfit (reboot), 2 GPUs, 3 checks skipped",
         "LEVEL  CHECK          GPU  CLASS   EVIDENCE",
         "fail   gpu_lost       1    reboot  the GPU is lost: GPU is lost (NVML code 15)",
         "warn   remap_pending  0    reset   a row is remapped at the next reset; new work may run until then",
@@ -119,3 +121,15 @@ def test_a_profile_that_is_not_known(state: Path, capsys: pytest.CaptureFixture[
     """The nearest one is named."""
     assert main(["node", "check", "--profile", "H10"]) == 2
     assert capsys.readouterr().err == "slurm-guard: --profile H10 is no profile: did you mean H100?\n"
+
+
+def test_the_node_beside_its_gpus(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that hangs is a warning until the site makes it more, and belongs to no GPU."""
+    hung = PlaceReading("/scratch", Unreadable("no answer in 2 s", Trouble.HUNG))
+    monkeypatch.setattr(node, "read_host", lambda: HostReading(mounts=(hung,), clock_error_s=0.01))
+    assert main(["node", "check"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "warn   host_mount  -    reboot  /scratch: no answer in 2 s"
+    ]

@@ -11,6 +11,7 @@ from slurm_guard.model.health import (
     GpuReading,
     HealthClass,
     HealthReading,
+    HostReading,
     Level,
     NodeVerdict,
     Profile,
@@ -19,6 +20,7 @@ from slurm_guard.model.health import (
 )
 from slurm_guard.policy.health.check import Case, apply_switch, run_check, skip
 from slurm_guard.policy.health.gpu import CHECKS
+from slurm_guard.policy.health.host import judge_host
 
 GENERIC = "generic"
 _GRAVITY = list(HealthClass)
@@ -41,13 +43,19 @@ _BROKEN = {
 _ABSENT = (Trouble.NO_DRIVER, Trouble.NO_LIBRARY, Trouble.NO_GPU)
 
 
-def judge_node(reading: HealthReading, profiles: Sequence[Profile], wanted: str | None = None) -> NodeVerdict:
+def judge_node(
+    reading: HealthReading,
+    profiles: Sequence[Profile],
+    wanted: str | None = None,
+    host: HostReading | None = None,
+) -> NodeVerdict:
     """The verdict; each GPU by the profile of its model, or all of them by the one named `wanted`.
 
     `profiles` holds one named "generic", by which the node itself is judged too.
     """
     base = _named(profiles, wanted or GENERIC)
-    findings = [kept for found in _judge_whole(reading) if (kept := apply_switch(found, base))]
+    whole = [*_judge_whole(reading), *(judge_host(host, base) if host else ())]
+    findings = [kept for found in whole if (kept := apply_switch(found, base))]
     gpus = {}
     for gpu in reading.gpus:
         profile = base if wanted else choose_profile(gpu.name, profiles)

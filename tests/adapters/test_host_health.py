@@ -1,0 +1,67 @@
+"""File systems are asked without being waited for; ports and the clock are read as the kernel has them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from slurm_guard.adapters.host_health import parse_mounts, read_clock_error, read_places, read_ports
+from slurm_guard.model.health import PortReading, Trouble, Unreadable
+
+MOUNTS = (
+    "proc /proc proc rw 0 0\n"
+    "/dev/sda1 / ext4 rw 0 0\n"
+    "server:/home /home nfs4 rw,vers=4.2 0 0\n"
+    "10.0.0.1@o2ib:/scratch /my\\040scratch lustre rw 0 0\n"
+    "s3 /data fuse.s3fs rw 0 0\n"
+    "broken\n"
+)
+
+
+def test_mounts_that_can_hang_are_those_of_networks() -> None:
+    """By their type; a blank in the name is written as an octal number."""
+    assert parse_mounts(MOUNTS) == ["/home", "/my scratch", "/data"]
+
+
+def test_places_say_how_much_is_free(tmp_path: Path) -> None:
+    """Percent of space and inodes; one that is not there is a failure in words."""
+    here, gone = read_places([str(tmp_path), str(tmp_path / "gone")], 5.0)
+    assert (here.asked, here.read_only) == (None, False)
+    assert 0 < here.space_percent <= 100
+    assert gone.asked == Unreadable("No such file or directory", Trouble.FAILED)
+
+
+def test_a_file_system_that_hangs_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up at the deadline."""
+    real = os.statvfs
+
+    def statvfs(path: str) -> os.statvfs_result:
+        if path == "/hung":
+            signal.pause()
+        return real(path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    hung, here = read_places(["/hung", str(tmp_path)], 0.5)
+    assert hung.asked == Unreadable("no answer in 0.5 s", Trouble.HUNG)
+    assert here.asked is None
+
+
+def test_ports_of_infiniband_only(tmp_path: Path) -> None:
+    """The kernel's words without their numbers; Ethernet is left out."""
+    for name, layer in (("mlx5_0", "InfiniBand"), ("mlx5_1", "Ethernet")):
+        port = tmp_path / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(f"{layer}\n")
+        (port / "state").write_text("1: DOWN\n")
+        (port / "phys_state").write_text("2: Polling\n")
+    assert list(read_ports(tmp_path)) == [PortReading("mlx5_0/1", "DOWN", "Polling")]
+    assert list(read_ports(tmp_path / "none")) == []
+
+
+def test_the_clock_has_an_error_or_a_reason() -> None:
+    """Never zero for unknown."""
+    error_s = read_clock_error()
+    assert isinstance(error_s, Unreadable) or error_s >= 0
