@@ -90,7 +90,7 @@ def _read_own() -> KernelExcerpt:
         try:
             return read_journal()
         except OutsideError as error:
-            raise OutsideError(f"{refused}; {error}") from None
+            raise OutsideError(f"{refused}; {error}: run this as root, or give a log file") from None
 
 
 def _lines(log: BinaryIO, file: str) -> Iterator[str]:
