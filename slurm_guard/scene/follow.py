@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from slurm_guard.adapters.tensorboard import EventFiles, EventNews, NoReader, Scalars, Unreadable
-from slurm_guard.scene.followed import FollowedFile, Ident
+from slurm_guard.scene.followed import FollowedFile, Left
 from slurm_guard.scene.heard import Back, Heard, Lost, Piece, Trouble
 
 _POLL_S = 0.5
@@ -47,7 +47,7 @@ class FileSet:
         self._magic = glob.has_magic(pattern)
         self._label = label
         self._files: dict[str, FollowedFile] = {}
-        self._left: dict[Ident, int] = {}
+        self._left: Left = {}
         self._events = EventFiles()
         self._began_s: float | None = None
         self._list_s = 0.0
@@ -63,9 +63,6 @@ class FileSet:
             self._list_s = now_s + max(_LIST_S, 2 * _REST_PER_S * spent_s) if self._magic else now_s
         for file in list(self._files.values()):
             yield from file.look(now_s)
-            if file.left is not None:
-                self._left.update([file.left])
-                file.left = None
         yield from map(_heard, self._events.read(now_s))
 
     def close(self) -> None:
@@ -126,9 +123,8 @@ class FileSet:
                 f"{self._pattern} matches more than {MOST_FILES} files: the others are not followed"
             )
             return
-        at = self._left.pop(ident, 0)
         hold = len(self._files) < HELD_FILES
-        self._files[path] = file = FollowedFile(path, old=old, at=at, hold=hold)
+        self._files[path] = file = FollowedFile(path, old=old, left=self._left, hold=hold)
         yield from file.look(now_s)
 
     def _tell(self, text: str) -> Iterator[Heard]:

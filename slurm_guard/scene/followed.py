@@ -26,6 +26,10 @@ MISSING_S = 10.0
 """Seconds that a file may be away: a rotation takes it away for a moment, and storage may hiccup."""
 
 Ident = tuple[int, int]
+Left = dict[Ident, tuple[int, bytes]]
+"""How far files were read that lost their name, and the last bytes read: an inode is soon another file's."""
+
+_MARK = 64
 
 
 class NotAFile(OSError):
@@ -33,18 +37,20 @@ class NotAFile(OSError):
 
 
 class FollowedFile:
-    """Reads one file from `at` on, or, if it is `old`, from its present end.
+    """Reads one file from its beginning, or, if it is `old`, from its present end.
+
+    `left` says of files that lost the name they were read by how far they were read: they may come again
+    under another one, or under the same, and are read on. Those of a glob share it.
 
     `look` opens the name anew each time (network file systems show a file's growth to who opens it) and holds
     the file that it read until another one has its place, so that the last words before a rotation are read.
     """
 
-    def __init__(self, path: str, *, old: bool = False, at: int = 0, hold: bool = True) -> None:
+    def __init__(self, path: str, *, old: bool = False, left: Left | None = None, hold: bool = True) -> None:
         self.path = path
-        self.at = at
+        self.at = 0
         self.ident: Ident | None = None
-        self.left: tuple[Ident, int] | None = None
-        """The file that had this name before, if it has another now, and how far it was read."""
+        self.left: Left = {} if left is None else left
         self.lost = False
         self._old = old
         self._hold = hold
@@ -55,6 +61,7 @@ class FollowedFile:
         self._grown_s = 0.0
         self._missing_s: float | None = None
         self._told = False
+        self._is_offered = False
 
     def look(self, now_s: float) -> Iterator[Heard]:
         """What happened to the file since the last look; at most `PIECES` pieces of it."""
@@ -84,18 +91,19 @@ class FollowedFile:
             fd = _open(self.path)
         except OSError:
             if self._fd is not None:
-                yield from self._read(self._fd, now_s)  # who renamed it may still write
+                yield from self._read_nameless(self._fd, now_s)  # who renamed it may still write
             raise
         try:
             now = os.fstat(fd)
             ident = (now.st_dev, now.st_ino)
             if self.ident is None:
-                yield from self._begin(fd, now.st_size, now_s)
+                yield from self._begin(fd, ident, now.st_size, now_s)
             elif ident != self.ident:
                 if (yield from self._stay(now.st_size, now_s)):
                     return
                 yield from self._turn_over()
-            self.ident = ident
+                self.at = self._find_place(fd, ident)
+            self._take_back(ident)
             self.close()
             self._fd = fd
             if self.lost:
@@ -111,9 +119,10 @@ class FollowedFile:
             elif not self._hold:
                 self.close()
 
-    def _begin(self, fd: int, size: int, now_s: float) -> Iterator[Heard]:
+    def _begin(self, fd: int, ident: Ident, size: int, now_s: float) -> Iterator[Heard]:
         self._seen, self._grown_s = True, now_s
         if not self._old:
+            self.at = self._find_place(fd, ident)
             return
         self._old = False
         self.at = size
@@ -124,6 +133,30 @@ class FollowedFile:
             yield Piece(self.path, tail[tail.find(b"\n") + 1 :], past=True)
         elif size:
             yield Piece(self.path, os.pread(fd, size, 0), past=True)
+
+    def _read_nameless(self, fd: int, now_s: float) -> Iterator[Heard]:
+        """Its name has gone, and another that is followed may be its own by now: that one reads on then."""
+        if self._is_offered and self.ident not in self.left:
+            self._forget()
+            return
+        yield from self._read(fd, now_s)
+        if self.ident is not None and os.fstat(fd).st_nlink:
+            self._note_place(fd, self.ident)
+            self._is_offered = True
+
+    def _take_back(self, ident: Ident) -> None:
+        if self._is_offered:
+            self.left.pop(ident, None)
+        self.ident, self._is_offered = ident, False
+
+    def _note_place(self, fd: int, ident: Ident) -> None:
+        size = min(self.at, _MARK)
+        self.left[ident] = self.at, os.pread(fd, size, self.at - size)
+
+    def _find_place(self, fd: int, ident: Ident) -> int:
+        """Where to read on in a file that had another name before; 0 in one that never was followed."""
+        at, mark = self.left.pop(ident, (0, b""))
+        return at if os.pread(fd, len(mark), at - len(mark)) == mark else 0
 
     def _stay(self, new_size: int, now_s: float) -> Generator[Heard, None, bool]:
         """Read on in the file that lost its name; whether its writer may still be at it."""
@@ -144,9 +177,12 @@ class FollowedFile:
     def _leave(self) -> None:
         with contextlib.suppress(OSError):
             if self._fd is not None and self.ident is not None and os.fstat(self._fd).st_nlink:
-                self.left = self.ident, self.at
+                self._note_place(self._fd, self.ident)
+        self._forget()
+
+    def _forget(self) -> None:
         self.close()
-        self.ident = None
+        self.ident, self._is_offered = None, False
         self.at, self._open_line, self._skip_line = 0, False, False
 
     def _read(self, fd: int, now_s: float) -> Iterator[Heard]:

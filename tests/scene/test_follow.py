@@ -73,6 +73,38 @@ def test_rotated_file_that_the_glob_still_matches_is_not_read_twice(tmp_path: Pa
     files.close()
 
 
+def test_a_chain_of_rotations_reads_nothing_twice(tmp_path: Path) -> None:
+    """log.1 becomes log.2 and log becomes log.1, whether the new log is there at once or later."""
+    files, read = FileSet(str(tmp_path / "log*")), b""
+    pieces(files, 0)
+    for number in range(1, 7):
+        append(tmp_path / "log", f"line {number}\n")
+        read += b"".join(pieces(files, 10.0 * number).values())
+        for name, older in (("log.1", "log.2"), ("log", "log.1")):
+            if (tmp_path / name).exists():
+                (tmp_path / name).rename(tmp_path / older)
+        if number % 2:
+            read += b"".join(pieces(files, 10.0 * number + 5).values())
+    assert read == b"".join(b"line %d\n" % number for number in range(1, 7))
+    files.close()
+
+
+def test_a_file_that_was_moved_away_and_back_is_read_on(tmp_path: Path) -> None:
+    """However long that takes: its old lines are no news."""
+    log, aside = tmp_path / "log", tmp_path / "aside"
+    files = FileSet(str(log))
+    pieces(files, 0)
+    append(log, "one\n")
+    assert pieces(files, 5) == {"log": b"one\n"}
+    log.rename(aside)
+    for now_s in range(10, 60, 5):
+        pieces(files, now_s)
+    aside.rename(log)
+    append(log, "two\n")
+    assert pieces(files, 60) == {"log": b"two\n"}
+    files.close()
+
+
 def test_link_to_a_followed_file_is_not_followed(tmp_path: Path) -> None:
     """`latest.log -> run-3.log` would double every record."""
     files = FileSet(str(tmp_path / "*.log"))

@@ -195,7 +195,7 @@ def test_rotation_by_rename_finishes_the_old_file(path: Path) -> None:
     assert read(file, 3.0) == b"ee\nlast"
     assert look(file, 4.0) == [Still(str(path)), Piece(str(path), b"four\n")]
     left = path.with_suffix(".1").stat()
-    assert file.left == ((left.st_dev, left.st_ino), left.st_size)
+    assert file.left == {(left.st_dev, left.st_ino): (left.st_size, b"one\ntwo\nthree\nlast")}
 
 
 def test_file_that_is_not_held_is_followed_through_rotation_too(path: Path) -> None:
@@ -206,6 +206,14 @@ def test_file_that_is_not_held_is_followed_through_rotation_too(path: Path) -> N
     path.rename(path.with_suffix(".1"))
     append(path, b"two, longer than the first\n")
     assert read(file) == b"two, longer than the first\n"
+
+
+def test_an_inode_that_comes_again_is_another_file(path: Path) -> None:
+    """The number of a deleted file is soon given to a new one: it is read from 0, however long it is."""
+    append(path, b"a new file\n")
+    found = path.stat()
+    file = FollowedFile(str(path), left={(found.st_dev, found.st_ino): (4, b"old\n")})
+    assert read(file) == b"a new file\n"
 
 
 # --- sequence 15: what vanishes or cannot be read
@@ -220,7 +228,7 @@ def test_vanished_file_is_lost_and_comes_back(path: Path) -> None:
     assert look(file, 1.0) == []
     assert look(file, 1.0 + MISSING_S) == [Still(str(path)), Lost(str(path), "it has vanished")]
     assert look(file, 99.0) == []
-    assert file.left is None
+    assert file.left == {}
     append(path, b"two\n")
     assert look(file, 100.0) == [Back(str(path)), Piece(str(path), b"two\n")]
 
