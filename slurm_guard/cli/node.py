@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +14,19 @@ import typer
 from slurm_guard.adapters.gpu_health import NvmlHealth
 from slurm_guard.adapters.host_health import read_host
 from slurm_guard.cli.table import compose_table
-from slurm_guard.cli.xid import xid
+from slurm_guard.cli.xid import read_own, xid
 from slurm_guard.config.profile import SITE_PROFILES, load_profiles
 from slurm_guard.config.schema import nearest
-from slurm_guard.errors import UsageError
+from slurm_guard.config.xid import SITE_FILE as XID_FILE
+from slurm_guard.config.xid import load_xid_table
+from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.job.writer import plain
 from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
+from slurm_guard.policy.health.check import skip
+from slurm_guard.policy.health.gpu import name_action
 from slurm_guard.policy.health.node import judge_node
+from slurm_guard.policy.xid import parse_pci, parse_xids
+from slurm_guard.policy.xidjudge import judge_xids
 
 app = typer.Typer(no_args_is_help=True, help="The health of this node.")
 app.command()(xid)
@@ -40,7 +47,8 @@ def check(
 ) -> None:
     """Judge this node: healthy, warn, unfit or unknown, and what mends it.
 
-    Its GPUs, and beside them network file systems, scratch space, InfiniBand ports and the clock.
+    Its GPUs and what the kernel log says of them since the boot, network file systems, scratch space,
+    InfiniBand ports and the clock.
 
     Leaves with 0 for healthy and warn, 1 for unfit, 2 where the node could not be judged. Profiles are those
     of site-config/gpu-profiles.toml and of /etc/slurm-guard/gpu-profiles.toml.
@@ -50,9 +58,22 @@ def check(
     if profile and profile not in names:
         raise UsageError(f"--profile {profile} is no profile: {nearest(profile, names)}")
     reading = NvmlHealth(timeout_s).read()
-    verdict = judge_node(reading, profiles, profile or None, read_host())
+    verdict = judge_node(reading, profiles, profile or None, host=read_host(), log=judge_log(reading))
     print(json.dumps(_as_json(verdict, reading), indent=1) if as_json else _page(verdict, reading))
     raise typer.Exit(_CODES[verdict.fitness])
+
+
+def judge_log(reading: HealthReading) -> Sequence[Finding]:
+    """What the kernel log says of these GPUs since the boot; the driver's own verdict of now is newer."""
+    table = load_xid_table(XID_FILE if XID_FILE.exists() else None)
+    try:
+        events = list(parse_xids(read_own().records))
+    except OutsideError as error:
+        return [skip("xid", None, str(error))]
+    places = [(parse_pci(gpu.bus_id), gpu) for gpu in reading.gpus if isinstance(gpu.bus_id, str)]
+    gpus = {place: gpu.index for place, gpu in places if place}
+    asked = {place: name_action(gpu.recovery_action) for place, gpu in places if place}
+    return judge_xids(events, table, gpus=gpus, asked=asked)
 
 
 def _node_name() -> str:

@@ -67,7 +67,7 @@ def xid(
 def _read(file: str) -> tuple[list[XidEvent], int, str]:
     """The events, the log's newest boot, and what is missing."""
     if not file:
-        excerpt = _read_own()
+        excerpt = read_own()
         return list(parse_xids(excerpt.records)), 0, excerpt.missing
     last = deque([KernelRecord("")], maxlen=1)
     with sys.stdin.buffer if file == "-" else open_log(file) as log:
@@ -83,7 +83,12 @@ def _remember(records: Iterable[KernelRecord], last: deque[KernelRecord]) -> Ite
         yield record
 
 
-def _read_own() -> KernelExcerpt:
+def read_own() -> KernelExcerpt:
+    """This node's kernel log since its boot.
+
+    Raises:
+        OutsideError: this user may read neither the kernel's log nor the journal.
+    """
     try:
         return KmsgLog().read_since(0.0)
     except OutsideError as refused:

@@ -10,7 +10,9 @@ from nvml_library import build_nvml
 
 from slurm_guard.cli import node
 from slurm_guard.cli.app import main
+from slurm_guard.errors import OutsideError
 from slurm_guard.model.health import HostReading, PlaceReading, Trouble, Unreadable
+from slurm_guard.model.xid import KernelExcerpt, KernelRecord
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,7 @@ def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("FAKE_NVML", str(path))
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     monkeypatch.setattr(node, "read_host", HostReading)
+    monkeypatch.setattr(node, "read_own", lambda: KernelExcerpt(()))
     monkeypatch.setattr(node, "SITE_PROFILES", tmp_path / "gpu-profiles.toml")
     return path
 
@@ -133,3 +136,30 @@ def test_the_node_beside_its_gpus(
     assert capsys.readouterr().out.splitlines()[2:] == [
         "warn   host_mount  -    reboot  /scratch: no answer in 2 s"
     ]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_kernel_log_counts_too(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """By the GPU that a line names; where the driver asks for nothing now, an old line only warns."""
+    record = KernelRecord("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", 12.0)
+    monkeypatch.setattr(node, "read_own", lambda: KernelExcerpt((record,)))
+    (state.parent / "gpu-profiles.toml").write_text('[generic.check]\nxid = "fail"\n')
+    state.write_text(state.read_text() + ("" if asked else "0.field.230.ret 3\n"))
+    assert main(["node", "check"]) == (0 if asked else 1)
+    out = capsys.readouterr().out.splitlines()
+    assert out[2].split()[:4] == ["warn" if asked else "fail", "xid", "0", "reboot"]
+
+
+def test_a_kernel_log_that_cannot_be_read_is_skipped(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown is no fault."""
+
+    def refuse() -> KernelExcerpt:
+        raise OutsideError("no right")
+
+    monkeypatch.setattr(node, "read_own", refuse)
+    assert main(["node", "check"]) == 0
+    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 6 checks skipped\n"

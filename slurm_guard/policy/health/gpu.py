@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_guard.model.health import HealthClass, Level
+from slurm_guard.model.health import HealthClass, Level, Unreadable
 from slurm_guard.policy.health import link, memory
 from slurm_guard.policy.health.check import Case, Check, Said
 
@@ -16,7 +16,13 @@ _ACTIONS = {
     7: (HealthClass.REBOOT, "reboot the system"),
 }
 _DRAIN_P2P = 3
+_LOG_WORDS = {0: "None", 1: "GPU Reset", 2: "Node Reboot", 3: "Drain P2P", 4: "Drain and Reset"}
 _SLOWDOWNS = {0x8: "slow-down", 0x40: "thermal slow-down", 0x80: "power brake"}
+
+
+def name_action(action: int | Unreadable) -> str:
+    """The driver's recovery action in the words of its kernel log; empty where it knows none."""
+    return "" if isinstance(action, Unreadable) else _LOG_WORDS.get(action, f"action {action}")
 
 
 def _action(_: Case, action: int) -> Said | None:

@@ -47,19 +47,25 @@ def judge_node(
     reading: HealthReading,
     profiles: Sequence[Profile],
     wanted: str | None = None,
+    *,
     host: HostReading | None = None,
+    log: Sequence[Finding] = (),
 ) -> NodeVerdict:
     """The verdict; each GPU by the profile of its model, or all of them by the one named `wanted`.
 
-    `profiles` holds one named "generic", by which the node itself is judged too.
+    `profiles` holds one named "generic", by which the node itself is judged too. `log` is what was found in
+    the kernel log.
     """
     base = _named(profiles, wanted or GENERIC)
-    whole = [*_judge_whole(reading), *(judge_host(host, base) if host else ())]
+    known = {gpu.index for gpu in reading.gpus}
+    nameless = [found for found in log if found.gpu not in known]
+    whole = [*_judge_whole(reading), *nameless, *(judge_host(host, base) if host else ())]
     findings = [kept for found in whole if (kept := apply_switch(found, base))]
     gpus = {}
     for gpu in reading.gpus:
         profile = base if wanted else choose_profile(gpu.name, profiles)
-        found = [kept for one in _judge_gpu(gpu, profile, reading) if (kept := apply_switch(one, profile))]
+        said = [*_judge_gpu(gpu, profile, reading), *(one for one in log if one.gpu == gpu.index)]
+        found = [kept for one in said if (kept := apply_switch(one, profile))]
         gpus[gpu.index] = _fitness(found)
         findings += found
     fitness = _fitness(findings)
