@@ -11,6 +11,7 @@ from typing import Protocol
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
 from slurm_guard.model.reading import JobReading, LoadReading, NodeReading, StepReading
+from slurm_guard.model.xid import KernelExcerpt
 
 
 class Clock(Protocol):
@@ -106,6 +107,13 @@ class KernelLog(Protocol):
 
     def tail(self, lines: int) -> tuple[KernelLine, ...]:
         """Its last lines; raises OutsideError where this user may not read it."""
+
+    def read_since(self, since_s: float, *, after: int = -1) -> KernelExcerpt:
+        """The kernel's own records of this boot from `since_s` (monotonic clock) on, numbered above `after`.
+
+        Raises:
+            OutsideError: this user may not read it.
+        """
 
 
 class Gpus(Protocol):

@@ -51,7 +51,7 @@ def parse_kernel_log(lines: Iterable[str]) -> Iterator[KernelRecord]:
             if anew or named or time_s < newest_s - _BACK_S:
                 boot, newest_s = boot + 1, 0.0
             boot_id, newest_s = record.boot_id or boot_id, max(newest_s, time_s)
-            yield replace(record, boot=boot)
+            yield replace(record, boot=boot) if boot else record
 
 
 def parse_kernel_line(line: str) -> Iterator[KernelRecord]:
@@ -75,8 +75,11 @@ def _parse_pieces(line: str) -> Iterator[KernelRecord]:
     first = _parse_head(line)
     if first is None:
         return
-    # Only the driver's own lines: in others a file system's label or the like could imitate one.
-    pieces = _NEXT.split(first.text) if first.text.startswith(_DRIVER) else [first.text]
+    # In lines of others than the driver a file system's label or the like could imitate one.
+    if not first.text.startswith(_DRIVER) or "[" not in first.text:
+        yield first
+        return
+    pieces = _NEXT.split(first.text)
     yield replace(first, text=pieces[0])
     for piece in pieces[1:]:
         stamp = _STAMP.match(piece)
@@ -92,8 +95,9 @@ def _parse_head(text: str) -> KernelRecord | None:
             return None
         text = text[level.end() :]
     if wall := _WALL.match(text):
-        wall_s = parse_time(wall["dated"].encode()) if wall["dated"] else None
-        text = text[wall.end() :]
+        dated, text = wall["dated"], text[wall.end() :]
+        if dated and any(word in text for word in _DRIVER):  # the time of other lines is of no interest
+            wall_s = parse_time(dated.encode())
     for _ in range(2):  # the kernel's clock stands before host and tag, or behind them
         if stamp := _STAMP.match(text):
             time_s, text = float(stamp["time"]), text[stamp.end() :]

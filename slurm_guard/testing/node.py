@@ -12,6 +12,7 @@ from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
 from slurm_guard.model.reading import LoadReading
+from slurm_guard.model.xid import KernelExcerpt, KernelRecord
 
 
 @dataclass(slots=True)
@@ -177,17 +178,34 @@ class FakeHeartbeats:
 
 
 class FakeKernelLog:
-    """The `KernelLog` port. `refused` says why it may not be read."""
+    """The `KernelLog` port. `refused` says why it may not be read; `records` are the kernel's own."""
 
-    def __init__(self, lines: tuple[KernelLine, ...] = (), refused: str = "") -> None:
+    def __init__(
+        self,
+        lines: tuple[KernelLine, ...] = (),
+        refused: str = "",
+        records: tuple[KernelRecord, ...] = (),
+    ) -> None:
         self.lines = lines
         self.refused = refused
+        self.records = records
 
     def tail(self, lines: int) -> tuple[KernelLine, ...]:
         """The last lines, oldest first."""
+        self._check()
+        return self.lines[-lines:] if lines > 0 else ()
+
+    def read_since(self, since_s: float, *, after: int = -1) -> KernelExcerpt:
+        """The records that have a time and a number above these."""
+        self._check()
+        known = [(r, r.time_s or 0.0, -1 if r.sequence is None else r.sequence) for r in self.records]
+        newest = max([after, *(sequence for _, _, sequence in known)])
+        found = tuple(r for r, time_s, sequence in known if time_s >= since_s and sequence > after)
+        return KernelExcerpt(found, newest=newest)
+
+    def _check(self) -> None:
         if self.refused:
             raise OutsideError(f"the kernel log cannot be read: {self.refused}")
-        return self.lines[-lines:] if lines > 0 else ()
 
 
 class FakeGpus:

@@ -12,10 +12,12 @@ from slurm_guard.adapters.nvml import NvmlGpus
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import KernelLine
 from slurm_guard.model.reading import LoadReading
+from slurm_guard.model.xid import KernelRecord
 from slurm_guard.ports import Gpus, KernelLog
 from slurm_guard.testing.node import FakeGpus, FakeKernelLog
 
 LINES = tuple(KernelLine(f"line {n}", 10.0 - n) for n in range(5))
+RECORDS = tuple(KernelRecord(f"line {n}", float(n), sequence=n) for n in range(5))
 
 
 @pytest.mark.parametrize("log", [KmsgLog(), FakeKernelLog(LINES)], ids=["real", "fake"])
@@ -29,10 +31,28 @@ def test_the_kernel_log_gives_its_newest_lines_last(log: KernelLog) -> None:
     assert log.tail(3)[1].text == two[0].text
 
 
+@pytest.mark.parametrize("log", [KmsgLog(), FakeKernelLog(records=RECORDS)], ids=["real", "fake"])
+def test_the_kernel_log_is_read_on_from_a_number(log: KernelLog) -> None:
+    """Oldest first, each once; from a time that has not come yet on there is nothing."""
+    if isinstance(log, KmsgLog) and not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("the kernel log may not be read here")
+    whole = log.read_since(0.0)
+    numbers = [record.sequence for record in whole.records if record.sequence is not None]
+    assert numbers == sorted(set(numbers))
+    assert 0 < len(numbers) == len(whole.records)
+    assert whole.newest >= numbers[-1]
+    on = log.read_since(0.0, after=numbers[-2])
+    assert (on.records[0], on.newest >= whole.newest) == (whole.records[-1], True)
+    assert log.read_since(1e9).records == ()
+
+
 def test_a_fake_log_may_be_refused() -> None:
     """As a real one is."""
+    log = FakeKernelLog(LINES, refused="Operation not permitted")
     with pytest.raises(OutsideError, match="cannot be read: Operation not permitted"):
-        FakeKernelLog(LINES, refused="Operation not permitted").tail(2)
+        log.tail(2)
+    with pytest.raises(OutsideError, match="cannot be read: Operation not permitted"):
+        log.read_since(0.0)
 
 
 @pytest.mark.parametrize(

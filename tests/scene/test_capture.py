@@ -16,6 +16,7 @@ from slurm_guard.adapters.stacks import PySpyStacks
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
 from slurm_guard.model.reading import LoadReading
+from slurm_guard.model.xid import KernelExcerpt
 from slurm_guard.scene import capture as capture_module
 from slurm_guard.scene.capture import Outside, capture, carry, make_directory
 
@@ -37,6 +38,9 @@ class _Machine:
     def tail(self, lines: int) -> tuple[KernelLine, ...]:
         self._act()
         return (KernelLine("NVRM: Xid 79", 3.25),)
+
+    def read_since(self, since_s: float, *, after: int = -1) -> KernelExcerpt:
+        raise AssertionError("a scene shows the log's end")
 
     def dump(self, pid: int, timeout_s: float) -> StackDump:
         self._act()
