@@ -50,9 +50,10 @@ def replay(
 ) -> None:
     """Judge old logs as live jobs: what would have been stopped, when and why, and limits that would fit.
 
-    A log holds no stacks: where the guard would have compared them it says so, and a silence is a
-    stop only at stall_hard_s or at a stall_s of your own. Stopped or not, the exit code is 0: this is
-    a report. It is 1 where a log cannot be read, 2 for a wrong call.
+    A log holds no stacks: where the guard would have compared them at stall_s it says so, and a silence
+    is a stop only at stall_hard_s or at a stall_s of your own. What a second witness would have said at
+    the learned limit is not known. Stopped or not, the exit code is 0: this is a report. It is 1 where a
+    log cannot be read, 2 for a wrong call.
     """
     if not (interval_s == 0 or 0.001 <= interval_s <= 604_800):
         raise UsageError(f"--interval-s = {interval_s:g} is out of bounds: give seconds from 0.001 to 604800")

@@ -316,7 +316,7 @@ class Guard:
     def _end(self) -> None:
         """The front is gone: close the channel; the watchdogs finish an armed kill by themselves."""
         self._channel.close()
-        self._obey(self.session.attempt.leave(self._clock.now_s()))
+        self._obey(self.session.attempt.leave(self._clock.now_s(), self.session.ending.said))
         what = "end" if self.session.standing is Standing.OVER else "front_gone"
         self._journal.append(what, self._clock.wall_s(), run=self._start.run)
         self._journal.flush(LAST_WRITES_S)

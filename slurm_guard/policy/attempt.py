@@ -156,8 +156,10 @@ class Attempt:
         """The step has ended, `because` of somebody's will: what has become of the observed ones."""
         return plan_conclusions(self.outcomes.ended(now_s, failed=failed, because=because))
 
-    def leave(self, now_s: float) -> list[Act]:
-        """Nobody looks on any more."""
+    def leave(self, now_s: float, because: str = "") -> list[Act]:
+        """Nobody looks on any more; `because` of somebody's will that ends the job too, if it is that."""
+        if because:
+            return self.end(now_s, failed=None, because=because)
         return plan_conclusions(self.outcomes.left(now_s))
 
     def judge_end(self) -> Breach | None:

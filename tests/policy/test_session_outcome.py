@@ -108,6 +108,15 @@ def test_a_guard_that_leaves_first_says_that_it_is_open() -> None:
     assert (outcome.incident, outcome.kind) == (incident, OutcomeKind.OPEN)
 
 
+def test_a_hang_that_is_cancelled_was_none_that_passes() -> None:
+    """Slurm ends the front with the job, before srun's end is read: the stop would have been right."""
+    story, _ = observed(BreachKind.STALL)
+    story.session.signalled("SIGTERM", story.now_s)
+    (outcome,) = outcomes(story.session.attempt.leave(story.now_s, story.session.ending.said))
+    assert outcome.kind is OutcomeKind.ENDED
+    assert outcome.how == "the step was ended: guarded-srun received SIGTERM"
+
+
 def test_a_real_stop_has_no_outcome() -> None:
     """Nobody can know what would have been."""
     story = Story()
