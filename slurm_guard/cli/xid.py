@@ -57,6 +57,11 @@ def xid(
     codes = load_xid_table(Path(table) if table else SITE_FILE if SITE_FILE.exists() else None)
     events, newest_boot, missing = _read(file)
     events = select_xids(events, boot=newest_boot if since_boot or since is not None else None, since_s=since)
+    timeless = sum(event.record.time_s is None for event in events)
+    if since is not None and timeless:
+        missing = "; ".join(
+            filter(None, (missing, f"lines without the kernel's time are not left out: {timeless}"))
+        )
     findings = judge_xids(events, codes)
     if as_json:
         print(json.dumps(_as_json(events, findings, missing, codes), indent=1))

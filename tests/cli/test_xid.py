@@ -78,6 +78,12 @@ def test_a_time_is_one_of_the_newest_boot(log: Path, capsys: pytest.CaptureFixtu
     assert main(["node", "xid", str(log), "--since", "8127.5", "--json"]) == 0
     assert [event["code"] for event in json.loads(capsys.readouterr().out)["events"]] == [None]
     with log.open("a") as file:
+        file.write("NVRM: Xid (PCI:0000:3b:00): 48, x\n")
+    assert main(["node", "xid", str(log), "--since", "9000"]) == 0
+    out = _lines(capsys)
+    assert out[0] == "note: lines without the kernel's time are not left out: 1"
+    assert out[2].startswith("0000:3b:00 Xid 48 1 - reset")
+    with log.open("a") as file:
         file.write("[    0.000000] Linux version 5.14\n[    9.000000] usb 1-1: new device\n")
     assert main(["node", "xid", str(log), "--since-boot"]) == 0
     assert _lines(capsys) == ["no Xid or SXid lines"]

@@ -9,6 +9,8 @@ import pytest
 from slurm_guard.config.xid import load_xid_table
 from slurm_guard.errors import ConfigError
 from slurm_guard.model.health import HealthClass, Level
+from slurm_guard.policy.health.gpu import name_action
+from slurm_guard.policy.xidjudge import explain_recovery
 
 CATALOGUE = {
     "information": "14 37 38 45 63 66 67 92 93 106-108 121-125 141 152-154 160-166 170",
@@ -71,6 +73,18 @@ def test_levels_follow_the_class_but_where_the_table_says_otherwise() -> None:
     assert soft == {109, 156, 157}
     assert {e.level for e in table.xids.values() if e.cls is HealthClass.RESTART} == {Level.WARN}
     assert all(entry.name and entry.do and entry.source for entry in table.xids.values())
+
+
+def test_what_nvml_asks_for_is_what_the_log_asks_for() -> None:
+    """The driver's verdict means the same by number and by word; a number unknown is an action too."""
+    table = load_xid_table()
+    words = [name_action(number) for number in range(9)]
+    asked = [explain_recovery(word, table) for word in words]
+    assert [_word(entry.cls) for entry in asked] == [
+        *("information", "reset", "reboot", "reset", "reset", "reset", "reboot", "reboot", "reset")
+    ]
+    assert [entry.level for entry in asked] == [None, Level.FAIL, Level.FAIL, Level.WARN, *[Level.FAIL] * 5]
+    assert [word.lower() in table.recovery for word in words] == [*[True] * 8, False]
 
 
 def test_a_site_changes_single_codes(tmp_path: Path) -> None:

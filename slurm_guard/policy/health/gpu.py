@@ -16,13 +16,18 @@ _ACTIONS = {
     7: (HealthClass.REBOOT, "reboot the system"),
 }
 _DRAIN_P2P = 3
-_LOG_WORDS = {0: "None", 1: "GPU Reset", 2: "Node Reboot", 3: "Drain P2P", 4: "Drain and Reset"}
+_LOG_WORDS = (
+    *("None", "GPU Reset", "Node Reboot", "Drain P2P", "Drain and Reset"),
+    *("Recover IMEX Domain", "Bus Reset", "System Reboot"),
+)
 _SLOWDOWNS = {0x8: "slow-down", 0x40: "thermal slow-down", 0x80: "power brake"}
 
 
 def name_action(action: int | Unreadable) -> str:
     """The driver's recovery action in the words of its kernel log; empty where it knows none."""
-    return "" if isinstance(action, Unreadable) else _LOG_WORDS.get(action, f"action {action}")
+    if isinstance(action, Unreadable):
+        return ""
+    return _LOG_WORDS[action] if 0 <= action < len(_LOG_WORDS) else f"action {action}"
 
 
 def _action(_: Case, action: int) -> Said | None:
