@@ -45,7 +45,7 @@ class WatchedRun:
         self.stacks: Callable[[int, int], str] = stand
         self.phases: dict[int, Phase] = {}
         self.states: dict[int, str] = {}
-        self.cores: Callable[[int], float] = lambda rank: 0.2
+        self.cores: Callable[[int], float] = lambda rank: 0.05
         self.bytes_s: float | None = None
         self.loads: tuple[tuple[int, float], ...] = ()
         self.said: list[str] = []

@@ -18,11 +18,8 @@ READINGS = 3
 FLAT_CORES = 0.01
 """CPU time of a rank, in cores, below which it only waits."""
 
-BUSY_CORES = 0.5
-"""CPU time of a rank, in cores, from which on it computes."""
-
 ACTIVE_CORES = 0.1
-"""The same for one that the others may be waiting for: a full node, or a slow disk, leaves it no more."""
+"""CPU time of a rank, in cores, from which on it computes: a full node may leave it no more."""
 
 MOVED_BYTES = 1 << 20
 """Bytes that a rank reads and writes in a silence from which on it is at work."""
@@ -87,10 +84,8 @@ def _at_work(still: Mapping[int, Stillness], ranks: Collection[int]) -> bool:
     Two looks may find a loop at one line, and a long call always. Where most compute and a few rest, they
     spin in a collective. Where all spin in one, their GPUs are pinned at low power, and that is seen.
     """
-    cores = [_cores(still[rank]) or 0.0 for rank in ranks if rank in still]
-    busy = sum(one >= BUSY_CORES for one in cores)
-    active = sum(one >= ACTIVE_CORES for one in cores)
-    return busy == len(ranks) or 0 < 2 * active <= len(ranks)
+    active = sum((_cores(still[rank]) or 0.0) >= ACTIVE_CORES for rank in ranks if rank in still)
+    return active == len(ranks) or 0 < 2 * active <= len(ranks)
 
 
 def _rests(one: Stillness) -> bool:
