@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -67,6 +68,8 @@ def read_all(timeout_s: float, pause_s: float) -> dict[str, Any]:
     """
     import pynvml
 
+    # A client of MPS is told little: the health of the GPU is asked outside of it.
+    os.environ.pop("CUDA_MPS_PIPE_DIRECTORY", None)
     until_s = time.monotonic() + timeout_s
     started = ask(pynvml, pynvml.nvmlInit)
     count = started if isinstance(started, Unreadable) else ask(pynvml, pynvml.nvmlDeviceGetCount)

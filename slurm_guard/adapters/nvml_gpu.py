@@ -16,6 +16,13 @@ _MOST_LINKS = 36
 _MOST_UNKNOWN = 3
 _HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
 _FABRIC_IN_PROGRESS = 2
+_FABRIC_FAULTS = {
+    0: "degraded bandwidth",
+    2: "route recovery",
+    4: "unhealthy route",
+    6: "recovery after an access time-out",
+}
+_CONFIGURATION_SHIFT = 8
 
 Question = Callable[[Any, Any], Any]
 
@@ -60,10 +67,17 @@ def _processes(n: Any, g: Any) -> tuple[int, ...]:
     return tuple(sorted({process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(g)}))
 
 
-def _fabric(n: Any, g: Any) -> tuple[int, int]:
+def _fabric(n: Any, g: Any) -> tuple[int, int, tuple[str, ...]]:
     info = n.c_nvmlGpuFabricInfo_v2_t()
     n.nvmlDeviceGetGpuFabricInfoV(g, byref(info))
-    return info.state, info.status
+    return info.state, info.status, _fabric_faults(info.healthMask)
+
+
+def _fabric_faults(mask: int) -> tuple[str, ...]:
+    """What is true of the mask's questions, two bits each: 0 not known, 1 true, 2 false."""
+    faults = [words for shift, words in _FABRIC_FAULTS.items() if mask >> shift & 0x3 == 1]
+    configuration = mask >> _CONFIGURATION_SHIFT & 0xF  # 1 is right, 0 is not known
+    return (*faults, *([f"wrong configuration {configuration}"] if configuration > 1 else ()))
 
 
 _IDENTITY: dict[str, Question] = {
@@ -161,11 +175,16 @@ def _sample(nvml: Any, gpu: Any, pause_s: float) -> dict[str, Any]:
         limits = limits & again if isinstance(limits, int) and isinstance(again, int) else again
         both = isinstance(pids, tuple) and isinstance(still, tuple)
         pids = tuple(pid for pid in pids if pid in still) if both else still
-    absent = isinstance(fabric, tuple) and fabric[0] == 0
-    state, status = fabric if isinstance(fabric, tuple) else (fabric, fabric)
-    if absent:
-        state = status = Unreadable("no fabric")
-    return {"clock_limits": limits, "processes": pids, "fabric_state": state, "fabric_status": status}
+    if isinstance(fabric, tuple) and fabric[0] == 0:
+        fabric = Unreadable("no fabric")
+    state, status, faults = fabric if isinstance(fabric, tuple) else (fabric,) * 3
+    return {
+        "clock_limits": limits,
+        "processes": pids,
+        "fabric_state": state,
+        "fabric_status": status,
+        "fabric_faults": faults,
+    }
 
 
 def _take(nvml: Any, gpu: Any) -> tuple[Any, Any, Any]:

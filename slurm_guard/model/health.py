@@ -57,8 +57,9 @@ class GpuReading:
     `gone` is set where the GPU as a whole does not answer. `recovery_action` is the driver's own verdict
     (0 none). `remap_exhausted` counts memory banks without a spare row. `clock_limits` are the bits that
     every sample showed, `links` the state of each NVLink (0 down, 1 up, 2 asleep, 3 up without traffic),
-    `fabric_state` 1 not started, 2 in progress, 3 completed with the code `fabric_status`. `margin_c` is
-    what is left up to the slow-down. `processes` are the pids that were there in every sample.
+    `fabric_state` 1 not started, 2 in progress, 3 completed with the code `fabric_status`; `fabric_faults`
+    are what the fabric says is wrong with this GPU's way into it. `margin_c` is what is left up to the
+    slow-down. `processes` are the pids that were there in every sample.
     """
 
     index: int
@@ -90,6 +91,7 @@ class GpuReading:
     links: tuple[int, ...] | Unreadable = NOT_ASKED
     fabric_state: Number = NOT_ASKED
     fabric_status: Number = NOT_ASKED
+    fabric_faults: tuple[str, ...] | Unreadable = NOT_ASKED
     temperature_c: Number = NOT_ASKED
     slowdown_c: Number = NOT_ASKED
     margin_c: Number = NOT_ASKED

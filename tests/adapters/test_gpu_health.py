@@ -23,6 +23,9 @@ Read = Callable[..., HealthReading]
 
 NO_ACTION = "2.field.230.ret 3"
 """A driver that knows no recovery action."""
+NO_PLACES = "2.nvmlDeviceGetMemoryErrorCounter.ret 3"
+NO_REMAP = "2.nvmlDeviceGetRemappedRows.ret 3"
+NO_FABRIC = "2.nvmlDeviceGetGpuFabricInfoV.ret 3"
 MIG = "\n".join(
     ["2.mig 1", NO_ACTION]
     + [
@@ -167,6 +170,18 @@ def test_eight_healthy_gpus_are_healthy(read: Read) -> None:
         ("2.fabric_state 2", "fabric", "fail", ("unfit", "reset")),
         ("2.fabric_state 1", "fabric", "fail", ("unfit", "reset")),
         ("2.fabric_status 999", "fabric", "fail", ("unfit", "reset")),
+        ("2.fabric_health 425", "fabric_fault", "warn", ("warn", "reset")),
+        ("2.fabric_health 682", "fabric_fault", "warn", ("warn", "reset")),
+        ("2.name H200\n2.link.7 0", "nvlink", "fail", ("unfit", "reset")),
+        (f"2.name Quadro\n2.link.7 0\n{NO_FABRIC}", "nvlink", "warn", ("warn", "reset")),
+        (f"2.ecc_uncorrected 1\n{NO_PLACES}", "ecc_uncorrected", "warn", ("warn", "reset")),
+        (f"2.ecc_uncorrected 1\n{NO_PLACES}\n{NO_REMAP}", "ecc_uncorrected", "warn", ("warn", "reset")),
+        (
+            f"2.ecc_uncorrected 1\n{NO_PLACES}\n{NO_REMAP}\n{NO_ACTION}",
+            "ecc_uncorrected",
+            "fail",
+            ("unfit", "reset"),
+        ),
         ("2.pid 4711", "leftover_process", "warn", ("warn", "application")),
         ("2.used_mib 1025", "leftover_memory", "warn", ("warn", "reset")),
         ("2.used_mib 9000", "leftover_memory", "fail", ("unfit", "reset")),
@@ -199,6 +214,9 @@ def test_one_fault_of_one_gpu(
         "2.link.7 2",
         "2.links 0\n2.name H100-PCIe",
         "2.fabric_state 2\n2.fabric_state.then 3",
+        "2.fabric_health 0",
+        f"2.name Quadro\n2.links 1\n2.link.0 0\n{NO_FABRIC}",
+        "2.ecc_uncorrected 1",
         "2.pid 4711\n2.pid.then 0",
         "2.pid 4711\n2.pid.then 0\n2.clock_limits 8\n2.clock_limits.then 0",
         "2.clock_limits 8\n2.clock_limits.then 0",
@@ -215,6 +233,19 @@ def test_what_is_no_fault(read: Read, state: str) -> None:
     """Nothing is found in what passes, is not supported, not permitted, or normal."""
     verdict = judge(read(state))
     assert (told(verdict), grade(verdict)) == ({}, HEALTHY)
+
+
+def test_clocks_held_down_under_load_only_warn(read: Read) -> None:
+    """An idle GPU has no reason for it, a busy one may have."""
+    verdict = judge(read("2.clock_limits 64", "2.pid 4711"))
+    assert told(verdict) == {("clocks", 2): "warn", ("leftover_process", 2): "warn"}
+
+
+def test_a_gpu_on_the_bus_that_the_driver_does_not_show(read: Read) -> None:
+    """A warning, where nobody said how many there are: a cgroup may hide it."""
+    reading = replace(read(expected=""), on_bus=9)
+    assert told(judge(reading)) == {("gpu_bus", None): "warn"}
+    assert told(judge(replace(reading, expected=8))) == {}
 
 
 def test_a_gpu_that_is_missing(read: Read) -> None:

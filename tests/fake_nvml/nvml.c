@@ -361,6 +361,7 @@ int nvmlDeviceGetGpuFabricInfoV(device_t gpu, fabric_t *value) {
         return VERSION_MISMATCH;
     value->state = CHANGING("fabric_state", 3);
     value->status = VALUE("fabric_status");
+    value->health = VALUE_OR("fabric_health", 0x1aa); /* every fault false, the configuration right */
     return SUCCESS;
 }
 

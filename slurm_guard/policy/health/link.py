@@ -54,9 +54,17 @@ def _fabric(case: Case, state: int, status: int) -> Said | None:
     return Said(level, HealthClass.RESET, said, "completed", evidence)
 
 
+def _fabric_fault(_: Case, faults: tuple[str, ...]) -> Said | None:
+    if not faults:
+        return None
+    said = ", ".join(faults)
+    return Said(Level.FAIL, HealthClass.RESET, said, "none", f"the NVLink fabric reports: {said}")
+
+
 CHECKS = (
     Check("pcie_width", ("pcie_width", "pcie_width_max"), _width),
     Check("pcie_generation", ("pcie_generation_max",), _generation),
     Check("nvlink", ("links",), _links),
     Check("fabric", ("fabric_state", "fabric_status"), _fabric),
+    Check("fabric_fault", ("fabric_faults",), _fabric_fault),
 )
