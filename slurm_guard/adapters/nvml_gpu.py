@@ -68,9 +68,14 @@ def _processes(n: Any, g: Any) -> tuple[int, ...]:
 
 
 def _fabric(n: Any, g: Any) -> tuple[int, int, tuple[str, ...]]:
-    info = n.c_nvmlGpuFabricInfo_v2_t()
-    n.nvmlDeviceGetGpuFabricInfoV(g, byref(info))
-    return info.state, info.status, _fabric_faults(info.healthMask)
+    try:
+        info = n.c_nvmlGpuFabricInfo_v2_t()
+        n.nvmlDeviceGetGpuFabricInfoV(g, byref(info))
+    except (n.NVMLError_FunctionNotFound, AttributeError):
+        info = n.c_nvmlGpuFabricInfo_t()
+        n.nvmlDeviceGetGpuFabricInfo(g, byref(info))
+    # Without a mask nothing is known to be wrong.
+    return info.state, info.status, _fabric_faults(getattr(info, "healthMask", 0))
 
 
 def _fabric_faults(mask: int) -> tuple[str, ...]:

@@ -302,7 +302,7 @@ def test_an_old_driver_is_no_fault(read: Read, old_library: Path, monkeypatch: p
     gpu = reading.gpus[2]
     assert isinstance(gpu.processes, Unreadable)
     assert gpu.processes.trouble is Trouble.UNSUPPORTED
-    assert (gpu.clock_limits, gpu.total_mib) == (8, 80 * 1024)
+    assert (gpu.clock_limits, gpu.total_mib, gpu.fabric_state) == (8, 80 * 1024, 3)
     assert told(judge(reading)) == {("clocks", 2): "warn"}
 
 

@@ -56,6 +56,7 @@ typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, c
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned max, high, partial, low, none; } histogram_t;
 typedef struct { unsigned version; unsigned long long counts[11]; unsigned threshold; } sram_t;
+typedef struct { unsigned char cluster[16]; int status; unsigned clique, state; } old_fabric_t;
 typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique, state;
     unsigned health; } fabric_t;
 typedef struct {
@@ -314,7 +315,14 @@ int nvmlDeviceGetCurrentClocksEventReasons(device_t gpu, unsigned long long *val
     return SUCCESS;
 }
 
-#ifndef OLD_DRIVER
+#ifdef OLD_DRIVER
+int nvmlDeviceGetGpuFabricInfo(device_t gpu, old_fabric_t *value) {
+    ENTER(gpu);
+    value->state = CHANGING("fabric_state", 3);
+    value->status = VALUE("fabric_status");
+    return SUCCESS;
+}
+#else
 int nvmlDeviceGetMemoryInfo_v2(device_t gpu, memory_v2_t *value) {
     ENTER(gpu);
     if (value->version != MEMORY_V2)
