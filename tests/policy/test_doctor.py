@@ -75,6 +75,7 @@ BROKEN = {
         "version-fault",
         Level.ERROR,
     ),
+    "the first of a faulty row": ({**NEWER, "SLURM_VERSION": "24.05.0"}, "version-fault", Level.ERROR),
     "RunInJob before it was mended": (
         {**NEWER, "SLURM_VERSION": "25.11.5", "PrologFlags": "RunInJob,DeferBatch"},
         "version-fault",
@@ -90,7 +91,11 @@ BROKEN = {
         "prolog-hold",
         Level.ERROR,
     ),
-    "jobs held by a bad node": ({**NEWER, "SchedulerParameters": "defer"}, "prolog-hold", Level.NOTE),
+    "jobs held by a bad node": (
+        {**NEWER, "SLURM_VERSION": "23.02.5", "SchedulerParameters": "defer"},
+        "prolog-hold",
+        Level.NOTE,
+    ),
     "a prolog of the controller": ({"PrologSlurmctld": "/etc/slurm/ctl.sh"}, "prolog-slurmctld", Level.NOTE),
     "a health check that never runs": (
         {"HealthCheckProgram": "/usr/sbin/nhc"},
@@ -133,6 +138,12 @@ def test_no_rule_is_without_a_broken_configuration() -> None:
         {"SLURM_VERSION": "25.11.4", "SlurmctldParameters": "enable_expedited_requeue"},
         {"HealthCheckProgram": "/usr/sbin/nhc", "HealthCheckInterval": "300 sec"},
         {"RequeueExit": "85,87-90"},
+        {"AuthInfo": "cred_expire=30"},
+        {**HOOKS, "PrologEpilogTimeout": "30"},
+        {**HOOKS, "PrologEpilogTimeout": "120"},
+        {**NEWER, "SLURM_VERSION": "23.02.5"},
+        {**NEWER, "SLURM_VERSION": "25.11.4"},
+        {**NEWER, "SLURM_VERSION": "25.11.6", "PrologFlags": "RunInJob,DeferBatch"},
         {"UnkillableStepTimeout": "300 sec", "MessageTimeout": "60 sec"},
         {"GresTypes": "(null)", "ConstrainDevices": "no"},
         {"SLURM_VERSION": "23.02.1"},  # its fault is one of prologs, and there is none
@@ -169,6 +180,7 @@ def test_the_sites_own_settings_count() -> None:
 def test_the_snippet_is_what_the_doctor_wants() -> None:
     """As it is, with its commented line on the releases that know it, and line by line against the advice."""
     assert holds_settings(SNIPPET)
+    assert holds_settings("Prolog=/etc/slurm/prolog.sh")
     for version in ((22, 5, 8), (24, 11, 5), (26, 5, 5)):
         assert judge_config(parse_slurm_conf(SNIPPET, version=version), Settings()) == []
     whole = re.sub(r"^#(\w+=)", r"\1", SNIPPET, flags=re.MULTILINE)
@@ -209,11 +221,14 @@ def test_a_file_and_the_controller_are_judged_alike() -> None:
     Prolog=/etc/slurm/b.sh
     PrologFlags=Alloc,DeferBatch
     PrologEpilogTimeout=60
+    MailProg=/bin/mail\\#1
     NodeName=n[1-4] KillWait=1 State=UNKNOWN
     #JobRequeue=0
     """
     config = parse_slurm_conf(text, "ConstrainDevices=no", (22, 5, 8))
     assert config.words("Prolog") == ("/etc/slurm/a.sh", "/etc/slurm/b.sh")
+    assert config.words("SchedulerParameters") == ("defer", "bf_interval=30")
+    assert config.text("MailProg") == "/bin/mail\\#1"
     assert (config.number("KillWait"), config.cgroup) == (60, {"constraindevices": "no"})
     assert judge_config(config, Settings()) == []
     assert judge_config(parse_slurm_conf(text.replace("KillWait=60", "")), Settings())[0].check == "kill-wait"
@@ -230,8 +245,9 @@ def test_a_truncated_answer_is_never_taken_for_a_good_one() -> None:
 def test_a_value_that_looks_like_a_line_changes_nothing() -> None:
     """Of two equal keys the first counts, and a part that is not judged cannot speak for one that is."""
     text = shown(MailProg="/bin/true KillWait = 1")
-    late = text + "\nOther Plugins Configuration:\nConstrainDevices = no\nKillWait = 1 sec\n"
-    assert judge(text) == judge(late) == judge(text + "\nKillWait = 1 sec\n") == []
+    late = text + "\nOther Plugins Configuration:\nSignalChildrenProcesses = yes\nKillWait = 1 sec\n"
+    twice = shown(KillWait="30 sec\nKillWait = 1 sec")
+    assert judge(text) == judge(late) == judge(twice) == judge(text + "\nKillWait = 1 sec\n") == []
 
 
 @given(st.text(max_size=300) | st.lists(st.sampled_from([*GOOD.splitlines(), "=", "[", "a:"])).map("\n".join))
