@@ -72,6 +72,27 @@ def sync_directory(path: str | Path) -> None:
         os.close(fd)
 
 
+def read_regular(path: str | Path, limit_bytes: int = 256 << 20) -> bytes:
+    """The whole of a regular file, and of nothing that would hold or flood its reader.
+
+    Raises:
+        OSError: it is none, is larger than that, or cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if found.st_size > limit_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {limit_bytes >> 20} MiB", str(path))
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(limit_bytes)
+    finally:
+        os.close(fd)
+
+
 def copy_tree(source: str | Path, target: str | Path, limit_bytes: int) -> tuple[int, bool]:
     """Copy the regular files under `source` into `target` by file descriptor; links are not followed.
 

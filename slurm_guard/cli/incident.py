@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slurm_guard.adapters.files import read_regular
 from slurm_guard.cli.table import compose_table
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.job.writer import plain
@@ -118,7 +119,7 @@ def read_incidents(directory: Path) -> tuple[list[Found], list[Unreadable]]:
     unreadable: list[Unreadable] = []
     for file in files:
         try:
-            found.append(Found(file.parent, parse_incident(file.read_text())))
+            found.append(Found(file.parent, parse_incident(read_regular(file).decode())))
         except (OSError, ValueError) as error:
             reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             unreadable.append(Unreadable(str(file), reason))
@@ -199,7 +200,7 @@ def _directory(given: Path | None) -> Path:
 
 def _warn(unreadable: Iterable[Unreadable]) -> None:
     for lost in unreadable:
-        print(f"slurm-guard: {lost.file}: {lost.reason}", file=sys.stderr)
+        print(f"slurm-guard: {plain(f'{lost.file}: {lost.reason}')}", file=sys.stderr)
 
 
 def _row(one: Found) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slurm_guard.adapters.files import read_regular
 from slurm_guard.cli.table import compose_table
 from slurm_guard.job.journal import SCHEMA, parse_journal
 from slurm_guard.job.writer import plain
@@ -57,7 +58,7 @@ def scorecard(
     elif found.journals:
         print("\n".join(_page(card, len(found.journals))))
     for line in found.notices + found.unreadable:
-        print(f"slurm-guard: {line}", file=sys.stderr)
+        print(f"slurm-guard: {plain(line)}", file=sys.stderr)
     if found.unreadable:
         raise typer.Exit(1)
 
@@ -93,7 +94,7 @@ def _journals_in(directory: Path, found: Found) -> Iterator[Path]:
 
 def _read(file: Path, found: Found) -> None:
     try:
-        entries, broken = parse_journal(file.read_bytes())
+        entries, broken = parse_journal(read_regular(file))
     except OSError as error:
         found.unreadable.append(f"{file} cannot be read: {error.strerror}")
         return

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_guard.adapters.files import append_line, refuse_trap, write_atomic
+from slurm_guard.adapters.files import append_line, read_regular, refuse_trap, write_atomic
 from slurm_guard.model.incident import Incident
 from slurm_guard.model.place import JobIdentity
 
@@ -168,7 +168,7 @@ class Journal:
         if found and (head is None or not self._is_mine(head)):
             self._set_aside(path)
             found = []
-        self._torn = path.is_file() and not path.read_bytes().endswith(b"\n")
+        self._torn = path.exists() and not read_regular(path).endswith(b"\n")
         if not found:
             opening = {
                 "what": "head",
@@ -200,7 +200,7 @@ class Journal:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The entries of a journal; broken lines (a crash in mid-write) are left out, no file is no entry."""
     try:
-        return parse_journal(path.read_bytes())[0] if path.is_file() else []
+        return parse_journal(read_regular(path))[0]
     except FileNotFoundError:
         return []
 

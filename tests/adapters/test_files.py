@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_guard.adapters.files import append_line, copy_tree, refuse_trap, write_atomic
+from slurm_guard.adapters.files import append_line, copy_tree, read_regular, refuse_trap, write_atomic
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -52,6 +52,26 @@ def test_a_line_goes_behind_no_link_and_into_no_fifo(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=name):
             append_line(tmp_path / name, b"a")
     assert victim.read_text() == "own\n"
+
+
+def test_what_would_hold_or_flood_its_reader_is_not_read(tmp_path: Path) -> None:
+    """A FIFO, a device behind a link, a directory, a file of a terabyte."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").write_bytes(b"abc")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    for name, why in (
+        ("fifo", "no regular file"),
+        ("zero", "no regular file"),
+        ("directory", "Is a directory"),
+        ("sparse", "larger than 256 MiB"),
+        ("none", "No such file"),
+    ):
+        with pytest.raises(OSError, match=why):
+            read_regular(tmp_path / name)
+    assert read_regular(tmp_path / "file") == b"abc"
 
 
 def test_a_directory_that_another_user_laid_out_is_a_trap(

@@ -177,3 +177,13 @@ def test_a_foreign_directory_is_one_line(
     said = capsys.readouterr()
     assert "1 journal: 1 would-be stops" in said.out
     assert said.err == f"slurm-guard: {tmp_path / '8'} cannot be read: Permission denied\n"
+
+
+def test_a_state_directory_of_others_holds_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A FIFO in a journal's place is one line, and no name moves the cursor."""
+    (tmp_path / "job\x1b[2J").mkdir()
+    os.mkfifo(tmp_path / "job\x1b[2J" / "journal.jsonl")
+    assert main(["scorecard", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"slurm-guard: {tmp_path}/job�[2J/journal.jsonl cannot be read: it is no regular file\n"
+    )

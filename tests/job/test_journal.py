@@ -221,8 +221,10 @@ def test_a_link_in_the_journals_place_is_not_written_through(tmp_path: Path) -> 
 
 
 def test_a_fifo_in_the_journals_place_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """A journal that cannot be read is none."""
+    """It is told like any journal that cannot be read."""
     os.mkfifo(tmp_path / "journal.jsonl")
-    journal = begin(tmp_path)
+    told: list[str] = []
+    journal = begin(tmp_path, trouble=told.append)
     assert journal.loaded.wait(10)
     assert journal.entries() == []
+    assert "it is no regular file" in told[0]
