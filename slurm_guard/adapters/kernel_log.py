@@ -48,8 +48,8 @@ class KmsgLog:
         """The kernel's own records of this boot from `since_s` (monotonic clock) on, numbered above `after`.
 
         Lines that programs wrote into the log are left out. A little more than was asked for is given: the
-        kernel's stamps stray from the monotonic clock. Whoever reads again gives the newest number before,
-        which is exact.
+        kernel's stamps stray from the monotonic clock. Numbers are exact: whoever watches asks for
+        `since_s` = inf at first, which gives only the newest number, and reads on from there.
 
         Raises:
             OutsideError: there is no kernel log here, or this user may not read it.
