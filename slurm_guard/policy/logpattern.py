@@ -151,12 +151,19 @@ def _form(word: str, form: str, kind: RecordKind = RecordKind.TRAIN) -> LineForm
     return LineForm(word, re.compile(form), kind)
 
 
+_LOSS_AT = (
+    r"(?:train(?:ing)? )?loss (?:\(for one batch\) )?(?:at|after) (?:global )?(?:step|iter(?:ation)?) "
+    rf"(?P<iteration>\d{{1,18}})(?: ?[:=]| is|,) ?{_N}(?!\w|\.\d)"
+)
+
 LINE_FORMS = (
     _form("trl:", rf"s:(?P<iteration>\d{{1,18}}) trl:{_N}"),
     _form("tel:", r"s:(?P<iteration>\d{1,18}) tel:", RecordKind.EVAL),
     _form(" train ", rf"\s{{0,9}}(?P<iteration>\d{{1,18}}) train {_N}\s*$"),
     _form(" val ", r"\s{0,9}(?P<iteration>\d{1,18}) val \S{1,40}\s*$", RecordKind.EVAL),
     _form("perplexity", rf"step at (?P<iteration>\d{{1,18}}) with perplexity: {_N}\s*$"),
+    _form("loss a", _LOSS_AT),
+    _form("loss (for one batch) at", _LOSS_AT),
     _form("logging_writer", r".{0,200}?logging_writer\.py:\d{1,6}\] \[(?P<iteration>\d{1,18})\] "),
     _form("epoch:train", r".{0,200}?\b(?P<epoch>\d{1,9})epoch:train:\d{1,18}-(?P<iteration>\d{1,18})batch"),
     _form("epoch:valid", r".{0,200}?\b(?P<epoch>\d{1,9})epoch:valid", RecordKind.EVAL),
