@@ -113,6 +113,14 @@ def test_rank_that_was_seen_only_once_is_not_unchanged() -> None:
     assert judge(few, few, ranks(cores=1.0)) == ""
 
 
+def test_rank_that_nobody_saw_may_be_the_one_that_works() -> None:
+    """A stack that moves fast cannot always be read; only one that is known to rest is left out."""
+    seen = dict.fromkeys(range(3), "wait")
+    assert judge(seen, seen, ranks(busy={3}, busy_cores=0.05)) == ""
+    assert judge(seen, seen, ranks(readings=2)) == ""
+    assert judge(seen, seen, ranks()) != ""
+
+
 def test_changing_stacks_contradict_every_other_witness() -> None:
     """GPUs that look like a hang do not convict ranks that move."""
     assert judge(SAME, ALL_MOVE, ranks(), loads(100, 250.0)) == ""
