@@ -30,7 +30,7 @@ _COMPARE_S = 1.0
 @dataclass(slots=True)
 class SilenceWatch:
     """A value that its owner updates in place. `blind` are the sources that cannot be read now, `told`
-    those of which the user was told so.
+    those of which the user was told so, `evaluated` is whether a result came since the last iteration.
     """
 
     stall: StallState
@@ -41,6 +41,7 @@ class SilenceWatch:
     loads: LoadTable = field(default_factory=LoadTable)
     blind: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+    evaluated: bool = False
     interval_s: float = 0.0
     judged_s: float | None = None
     compared_s: float = 0.0
@@ -50,7 +51,10 @@ class SilenceWatch:
         progressed = self.progress.record(record, now_s, source)
         if progressed:
             self._progressed(now_s, source, record, training=record.kind is not RecordKind.EVAL)
-        if record.phase is not None or record.kind is RecordKind.SUMMARY:
+        if record.kind is RecordKind.EVAL and Phase.EVALUATION not in self.phases.begun:
+            # It may be the result that ends an evaluation: what follows is no long phase without a word of one.
+            self.evaluated = True
+        elif record.phase is not None or record.kind is RecordKind.SUMMARY:
             self.hear(record.phase or Phase.FINAL, now_s, (source, record.rank))
         return progressed
 
@@ -85,7 +89,8 @@ class SilenceWatch:
         iteration = record.iteration if training else None
         if training and record.rank is not None:
             iteration = self.progress.fronts.get(source, iteration)
-        counts = not self.phases.announced
+        counts = not (self.phases.announced or self.evaluated)
+        self.evaluated = self.evaluated and not training
         self.stall = self.stall.progressed(
             now_s, iteration=iteration, source=source, armed=self.progress.armed
         )
@@ -150,7 +155,7 @@ class SilenceWatch:
         phase = self.phases.in_force(settings, now_s)
         expired = self.phases.expired(settings, self.stall.progress_s, now_s)
         return Allowance(
-            self.pauses.learned_s(settings),
+            None if self.evaluated else self.pauses.learned_s(settings),
             self.pauses.fixed_s(settings),
             phase,
             expired,

@@ -88,6 +88,24 @@ def test_own_limit_below_the_learned_one_convicts_alone() -> None:
 # --- phases
 
 
+@pytest.mark.parametrize(("explicit", "stops_s"), [((), 900), (("stall_s",), 900)])
+def test_silence_after_a_result_is_judged_by_the_fixed_limit(explicit: tuple[str, ...], stops_s: int) -> None:
+    """It may be the end of an evaluation: not looked at by the rhythm, and not left alone for two hours."""
+    run = training(explicit=explicit)
+    run.text("step 50: val loss 3.1")
+    breach = run.wait(4000)
+    assert breach is not None
+    assert stops_s <= run.silent_s <= stops_s + 60
+    assert all(look >= 900 for look in run.looks)
+
+
+def test_result_is_no_end_of_an_evaluation_that_was_announced() -> None:
+    """More may follow: the word that began it counts until it has had its time."""
+    run = training(evaluation_s=3000.0)
+    run.text("***** Running Evaluation *****", "step 50: val loss 3.1")
+    assert run.wait(2500) is None
+
+
 @pytest.mark.parametrize("phase", LONG_PHASES)
 @pytest.mark.parametrize("explicit", [(), ("stall_s",)])
 def test_announced_phase_is_left_alone_until_its_own_limit(phase: Phase, explicit: tuple[str, ...]) -> None:
