@@ -46,13 +46,15 @@ def judge_witness(
         return ""
     if not again and _waits_for_disk(still):
         return ""
+    halted = _name_halted(first, second, ranks, still)
+    if halted:
+        return halted
     if looks is Looks.UNCHANGED and first == second and not _at_work(still, living) and _rest(still, unseen):
         return f"the stacks of all {len(first)} ranks seen did not change between two looks"
     if looks is Looks.UNCHANGED and living and _rest(still, living):
         return "the stacks of most ranks did not change between two looks, and no rank used its CPU"
-    if loads.pinned(ranks.silence):
-        return f"all {len(loads.gpus)} GPUs are pinned at far less than their power in training"
-    return _name_halted(first, second, ranks, still)
+    pinned = f"all {len(loads.gpus)} GPUs are pinned at far less than their power in training"
+    return pinned if loads.pinned(ranks.silence) else ""
 
 
 def _held(still: Mapping[int, Stillness]) -> bool:
