@@ -52,7 +52,7 @@ class SilenceWatch:
         if progressed:
             self._progressed(now_s, source, record, training=record.kind is not RecordKind.EVAL)
         if record.kind is RecordKind.EVAL and Phase.EVALUATION not in self.phases.begun:
-            # It may be the result that ends an evaluation: what follows is no long phase without a word of one.
+            # It may be the result that ends one: what follows is no long phase unless that was announced.
             self.evaluated = True
         elif record.phase is not None or record.kind is RecordKind.SUMMARY:
             self.hear(record.phase or Phase.FINAL, now_s, (source, record.rank))
