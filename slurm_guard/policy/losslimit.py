@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 
 from slurm_guard.policy.losswindow import LossWindow
 
@@ -55,6 +55,8 @@ def choose_limits(window: LossWindow, highest: float, factor: float, *, is_signe
     if is_signed:
         deviation = max(window.deviation(), _CALM * window.magnitude())
         note = max(window.largest, _SMALL_SIGNED, factor * median, median + factor * deviation)
+        if not window.magnitude():  # mostly exact zeros, as in a stage that trains nothing: no scale yet
+            note = max(note, factor * window.largest) if window.largest else inf
     else:
         usual = median * exp(_NOISE * window.noise())
         note = max(window.largest, SMALL, min(_NOTABLE, factor) * median, usual)

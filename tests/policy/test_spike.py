@@ -184,6 +184,16 @@ def test_losses_around_zero_convict_only_far_outside() -> None:
     assert judge([*hopping, *(0.2 * 1.5**n for n in range(40))])[-1][1].kind is VerdictKind.DIVERGENCE
 
 
+def test_exact_zeros_are_no_measure() -> None:
+    """A stage that trains nothing shows 0.0; the next one's losses are no plateau, until they blow up."""
+    started = [*[0.0] * 200, *[5.0, 4.9, 5.1] * 50]
+    assert judge(started) == []
+    assert kinds(judge([*started, *[500.0] * 20]))[-1] == (VerdictKind.PLATEAU, Action.STOP)
+    sparse = [0.0, 0.0, 0.0, 3.0] * 50
+    assert judge([*sparse, *[25.0] * 30]) == []
+    assert kinds(judge([*sparse, *[1000.0] * 20]))[-1] == (VerdictKind.PLATEAU, Action.STOP)
+
+
 def test_growth_of_nearly_nothing_is_nothing() -> None:
     """1e-6 to 1e-2: so does a loss that is a distance from the start."""
     assert judge([1e-6 * 1.1**n for n in range(97)]) == []
