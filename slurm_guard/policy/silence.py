@@ -52,7 +52,7 @@ class SilenceWatch:
         if progressed:
             self._progressed(now_s, source, record, training=record.kind is not RecordKind.EVAL)
         if record.kind is RecordKind.EVAL and Phase.EVALUATION not in self.phases.begun:
-            # It may be the result that ends one: what follows is no long phase unless that was announced.
+            # It may be the first word of one, or the result that ends it: the stacks tell.
             self.evaluated = True
         elif record.phase is not None or record.kind is RecordKind.SUMMARY:
             self.hear(record.phase or Phase.FINAL, now_s, (source, record.rank))
@@ -155,11 +155,12 @@ class SilenceWatch:
         phase = self.phases.in_force(settings, now_s)
         expired = self.phases.expired(settings, self.stall.progress_s, now_s)
         return Allowance(
-            None if self.evaluated else self.pauses.learned_s(settings),
-            self.pauses.fixed_s(settings),
-            phase,
-            expired,
-            self.phases.over_s(settings),
+            learned_s=None if self.evaluated else self.pauses.learned_s(settings),
+            fixed_s=self.pauses.fixed_s(settings),
+            phase=phase,
+            expired=expired,
+            since_s=self.phases.over_s(settings),
+            hard_s=settings.evaluation_s if self.evaluated else 0.0,
         )
 
     def _leave_blindness_out(self, alive: Collection[str], now_s: float) -> None:

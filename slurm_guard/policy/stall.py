@@ -64,7 +64,8 @@ class Allowance:
 
     `learned_s` and `fixed_s` are the limits of the job's own rhythm (None and 0: not known), `phase`
     is the one that explains the silence now, `expired` one that did so and has had its time. `since_s`
-    is when one was over in its time: the silence before that is explained.
+    is when one was over in its time: the silence before that is explained. `hard_s` is what `stall_hard_s`
+    is raised to.
     """
 
     learned_s: float | None = None
@@ -72,6 +73,7 @@ class Allowance:
     phase: Phase | None = None
     expired: Phase | None = None
     since_s: float = 0.0
+    hard_s: float = 0.0
 
 
 _WAIT = StallAction(StallMove.WAIT)
@@ -174,7 +176,7 @@ def judge_stall(
     if own and (settings.stall_s <= hard_s or "stall_hard_s" not in explicit):
         hard_s, whose = settings.stall_s, "limit set by you"
     elif "stall_hard_s" not in explicit:
-        hard_s = max(hard_s, allowance.fixed_s)
+        hard_s = max(hard_s, allowance.fixed_s, allowance.hard_s)
     after = "; counted from the end of a phase" if allowance.since_s > state.progress_s else ""
     after = f"; its {allowance.expired.value} phase has had its time" if allowance.expired else after
     if silent_s >= hard_s and not (allowance.expired and not own and _unlooked(state)):

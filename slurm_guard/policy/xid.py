@@ -28,9 +28,7 @@ _PID = r"pid='?(?P<pid>\d{1,10}|<unknown>)'?, name="
 # The name is anything of at most 15 bytes: it may hold commas and brackets.
 _PROCESS = re.compile(rf"{_PID}(?P<name>.{{0,64}}?)(?:, |$)", re.DOTALL)
 _WITH_CHANNEL = re.compile(rf"{_PID}(?P<name>.{{0,64}}?), (?=Ch [0-9a-f]{{8}})", re.DOTALL)
-_CHANNEL = re.compile(
-    r"pid='?(?P<pid>\d{1,10}|<unknown>)'?, name=(?P<name>.{0,64}?), (?=Ch [0-9a-f]{8})"
-)
+_CHANNEL = re.compile(r"pid='?(?P<pid>\d{1,10}|<unknown>)'?, name=(?P<name>.{0,64}?), (?=Ch [0-9a-f]{8})")
 _CHANNEL = re.compile(r"Ch(?:annel)? (?P<channel>[0-9a-f]{8})(?:, |$)")
 _FATAL = re.compile(r"(?:\w+ )?(?P<word>Fatal|Non-?fatal)\b")
 _LINK = re.compile(r"\bLink (?P<link>-?\d{1,3})\b")

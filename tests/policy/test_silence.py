@@ -99,6 +99,15 @@ def test_silence_after_a_result_is_judged_by_the_fixed_limit(explicit: tuple[str
     assert all(look >= 900 for look in run.looks)
 
 
+def test_evaluation_that_only_its_first_result_shows_has_its_time() -> None:
+    """Its stacks change: it is warned of, and stopped when no evaluation takes that long."""
+    run = training(evaluation_s=7200.0)
+    run.stacks = move
+    run.text("step 50: val loss 3.1")
+    assert run.wait(7100) is None
+    assert run.wait(200) is not None
+
+
 def test_result_is_no_end_of_an_evaluation_that_was_announced() -> None:
     """More may follow: the word that began it counts until it has had its time."""
     run = training(evaluation_s=3000.0)
