@@ -15,11 +15,11 @@ def stand_still_here():
     while True:
         time.sleep(0.1)
 
-for iteration in range(1, 400):
+for iteration in range(1, 600):
     time.sleep(0.02)
     if os.environ["SLURM_PROCID"] == "0":
-        print(f"iteration {iteration} loss {float('nan') if iteration >= 50 else 1.0}", flush=True)
-    elif iteration == 50:
+        print(f"iteration {iteration} loss {float('nan') if iteration >= 200 else 1.0}", flush=True)
+    elif iteration == 200:
         stand_still_here()
 """
 
