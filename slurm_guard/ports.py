@@ -6,12 +6,14 @@ Methods that ask may raise `OutsideError`; what cannot be known is an error, nev
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
 from slurm_guard.model.reading import JobReading, LoadReading, NodeReading, StepReading
-from slurm_guard.model.xid import KernelExcerpt
+
+if TYPE_CHECKING:  # what the hooks need; guarded-srun starts without it
+    from slurm_guard.model.xid import KernelExcerpt
 
 
 class Clock(Protocol):
