@@ -7,8 +7,8 @@ from pathlib import Path
 
 from slurm_guard.model.advice import Advice
 from slurm_guard.model.limits import Settings
-from slurm_guard.policy.doctor import judge_config
-from slurm_guard.policy.slurm_conf import parse_scontrol_config
+from slurm_guard.policy.doctor.configuration import judge_config
+from slurm_guard.policy.doctor.slurm_conf import parse_scontrol_config
 
 GOOD = (Path(__file__).parent / "data" / "scontrol-config.txt").read_text()
 

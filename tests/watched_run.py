@@ -12,7 +12,7 @@ from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, Record, TaskExit
 from slurm_guard.policy import act
 from slurm_guard.policy.attempt import Attempt
-from slurm_guard.policy.logline import LineReader
+from slurm_guard.policy.log.line import LineReader
 
 BEGIN_S = 1000.0
 READINGS_EVERY_S = 5.0
@@ -142,3 +142,10 @@ class WatchedRun:
             self.attempt.heard(report, self.now_s)
         for node in self.nodes:
             self.attempt.heard(Looked(look, node), self.now_s)
+
+
+def training(**options: object) -> WatchedRun:
+    """Fifty iterations, one a second; the learned limit is a minute."""
+    run = WatchedRun(**options)  # type: ignore[arg-type]
+    run.train(50)
+    return run

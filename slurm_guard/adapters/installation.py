@@ -16,9 +16,9 @@ from slurm_guard.adapters.stacks import find_py_spy
 from slurm_guard.config.load import SITE_FILE, find_misspelt, load_settings
 from slurm_guard.errors import ConfigError, OutsideError
 from slurm_guard.model.limits import Settings
-from slurm_guard.policy.doctor_hook import HOOK_KEYS, HookFile, HookPattern
-from slurm_guard.policy.doctor_install import PROGRAMS, Installation, PathReading, find_line
-from slurm_guard.policy.slurm_conf import SlurmConfig
+from slurm_guard.policy.doctor.hook import HOOK_KEYS, HookFile, HookPattern
+from slurm_guard.policy.doctor.installation import PROGRAMS, Installation, PathReading, find_line
+from slurm_guard.policy.doctor.slurm_conf import SlurmConfig
 
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 SPOOL = Path("/run/slurm-guard/jobs")

@@ -12,7 +12,7 @@ from slurm_guard.adapters.command import run
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import KernelLine
 from slurm_guard.model.xid import KernelExcerpt, KernelRecord
-from slurm_guard.policy.kernel_text import parse_journal, parse_kernel_line
+from slurm_guard.policy.health.kernel_text import parse_journal, parse_kernel_line
 
 KMSG = "/dev/kmsg"
 _RECORD_BYTES = 8192

@@ -16,7 +16,7 @@ from typing import Any
 from slurm_guard.adapters import command, procfs
 from slurm_guard.errors import CommandFailed, CommandTimedOut, OutsideError
 from slurm_guard.model.process import StackDump
-from slurm_guard.policy.frame import recognise_frames, waits_for_child, waits_for_thread
+from slurm_guard.policy.silence.frame import recognise_frames, waits_for_child, waits_for_thread
 
 _STOPPED = "Tt"
 _TRIES = 3

@@ -18,10 +18,10 @@ from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.job.writer import plain
 from slurm_guard.model.advice import Advice, Level
-from slurm_guard.policy.doctor import judge_config
-from slurm_guard.policy.doctor_hook import judge_hooks
-from slurm_guard.policy.doctor_install import Installation, judge_installation
-from slurm_guard.policy.slurm_conf import (
+from slurm_guard.policy.doctor.configuration import judge_config
+from slurm_guard.policy.doctor.hook import judge_hooks
+from slurm_guard.policy.doctor.installation import Installation, judge_installation
+from slurm_guard.policy.doctor.slurm_conf import (
     SlurmConfig,
     find_unknown,
     holds_settings,

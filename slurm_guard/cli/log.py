@@ -14,9 +14,9 @@ import typer
 
 from slurm_guard.errors import SlurmGuardError
 from slurm_guard.model.reading import Record, RecordKind
-from slurm_guard.policy.logexplain import Explanation
-from slurm_guard.policy.logline import LineReader
-from slurm_guard.policy.logpattern import parse_patterns
+from slurm_guard.policy.log.explain import Explanation
+from slurm_guard.policy.log.line import LineReader
+from slurm_guard.policy.log.pattern import parse_patterns
 
 app = typer.Typer(no_args_is_help=True, help="How the log of a training is understood.")
 

@@ -25,8 +25,8 @@ from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, Nod
 from slurm_guard.policy.health.check import skip
 from slurm_guard.policy.health.gpu import name_action
 from slurm_guard.policy.health.node import judge_node
-from slurm_guard.policy.xid import parse_pci, parse_xids
-from slurm_guard.policy.xidjudge import judge_xids
+from slurm_guard.policy.health.xid import parse_pci, parse_xids
+from slurm_guard.policy.health.xidjudge import judge_xids
 
 app = typer.Typer(no_args_is_help=True, help="The health of this node.")
 app.command()(xid)

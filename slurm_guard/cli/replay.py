@@ -20,9 +20,9 @@ from slurm_guard.config.load import JOB_FILE, SITE_FILE, load_settings
 from slurm_guard.config.schema import nearest
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.limits import Settings
-from slurm_guard.policy.replay import Replay
-from slurm_guard.policy.replayclock import ReplayClock
-from slurm_guard.policy.replayevent import Said
+from slurm_guard.policy.replay.clock import ReplayClock
+from slurm_guard.policy.replay.event import Said
+from slurm_guard.policy.replay.replay import Replay
 
 _PIECE = 1 << 20
 _SHOW_EVERY_S = 0.5

@@ -9,9 +9,9 @@ from typing import Any
 from slurm_guard.cli.table import compose_table
 from slurm_guard.job.writer import plain
 from slurm_guard.model.phase import Phase
-from slurm_guard.policy.propose import propose_limits
-from slurm_guard.policy.replay import Replay
-from slurm_guard.policy.replayevent import Event, Said
+from slurm_guard.policy.replay.event import Event, Said
+from slurm_guard.policy.replay.proposal import propose_limits
+from slurm_guard.policy.replay.replay import Replay
 
 _HEAD = ("WOULD", "LINE", "TIME (UTC)", "ITERATION", "WHAT", "WHY")
 _GUESSED_YEAR = 2000

@@ -19,9 +19,9 @@ from slurm_guard.errors import OutsideError, SlurmGuardError
 from slurm_guard.job.writer import plain
 from slurm_guard.model.health import Finding
 from slurm_guard.model.xid import KernelExcerpt, KernelRecord, XidEvent, XidKind, XidTable
-from slurm_guard.policy.kernel_text import parse_kernel_log
-from slurm_guard.policy.xid import parse_xids
-from slurm_guard.policy.xidjudge import explain_xid, judge_xids, select_xids
+from slurm_guard.policy.health.kernel_text import parse_kernel_log
+from slurm_guard.policy.health.xid import parse_xids
+from slurm_guard.policy.health.xidjudge import explain_xid, judge_xids, select_xids
 
 _PIECE = 1 << 16
 _EVENTS = 100_000

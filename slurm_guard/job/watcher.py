@@ -16,7 +16,7 @@ from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import NodeLost, TaskExit
 from slurm_guard.policy.act import Act
 from slurm_guard.policy.ending import Ending
-from slurm_guard.policy.logpattern import LogPattern, parse_patterns
+from slurm_guard.policy.log.pattern import LogPattern, parse_patterns
 from slurm_guard.policy.srun_argv import parse_srun_argv
 from slurm_guard.policy.srun_line import parse_srun_line
 from slurm_guard.scene.follow import Follower

@@ -15,13 +15,13 @@ from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, Record
 from slurm_guard.policy.act import Act, plan_conclusions
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
-from slurm_guard.policy.look import LookPair
-from slurm_guard.policy.numeric import NumericState, judge_numeric
+from slurm_guard.policy.loss.numeric import NumericState, judge_numeric
 from slurm_guard.policy.outcome import OutcomeTable
-from slurm_guard.policy.progress import HEARTBEAT
-from slurm_guard.policy.rank import RankTable, judge_ranks
-from slurm_guard.policy.silence import SilenceWatch
-from slurm_guard.policy.stall import StallState
+from slurm_guard.policy.silence.look import LookPair
+from slurm_guard.policy.silence.progress import HEARTBEAT
+from slurm_guard.policy.silence.rank import RankTable, judge_ranks
+from slurm_guard.policy.silence.stall import StallState
+from slurm_guard.policy.silence.watch import SilenceWatch
 from slurm_guard.policy.verdict import Action, Verdict, VerdictKind
 
 _ECHO_S = 60.0

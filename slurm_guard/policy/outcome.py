@@ -14,7 +14,7 @@ from enum import Enum
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record, RecordKind
-from slurm_guard.policy.rank import RankTable
+from slurm_guard.policy.silence.rank import RankTable
 
 AGAIN_S = 600.0
 """Seconds until a breach of a kind that came and went is told again, but for a stall: each costs a scene."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from slurm_guard.model.reading import Record
 from slurm_guard.policy.act import Act
-from slurm_guard.policy.logline import LineReader
-from slurm_guard.policy.logpattern import LogPattern
+from slurm_guard.policy.log.line import LineReader
+from slurm_guard.policy.log.pattern import LogPattern
 from slurm_guard.scene.heard import Anew, Heard, Lost, Piece, Still, Trouble
 
 FLOOD_LINES = 128

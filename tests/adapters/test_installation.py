@@ -9,7 +9,7 @@ import pytest
 
 from slurm_guard.adapters import installation
 from slurm_guard.adapters.installation import read_conf, read_hooks, read_installation, read_path, read_site
-from slurm_guard.policy.slurm_conf import SlurmConfig
+from slurm_guard.policy.doctor.slurm_conf import SlurmConfig
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from slurm_guard.adapters.tensorboard import (
     Scalars,
     Unreadable,
 )
-from slurm_guard.policy.logline import LineReader
+from slurm_guard.policy.log.line import LineReader
 
 real = pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs the extra tensorboard")
 

@@ -10,7 +10,7 @@ from slurm_guard.config.xid import load_xid_table
 from slurm_guard.errors import ConfigError
 from slurm_guard.model.health import HealthClass, Level
 from slurm_guard.policy.health.gpu import name_action
-from slurm_guard.policy.xidjudge import explain_recovery
+from slurm_guard.policy.health.xidjudge import explain_recovery
 
 CATALOGUE = {
     "information": "14 37 38 45 63 66 67 92 93 106-108 121-125 141 152-154 160-166 170",

@@ -10,7 +10,7 @@ from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import RankReading, Record, RecordKind
 from slurm_guard.policy.outcome import AGAIN_S, ELSEWHERE_LIMIT, Outcome, OutcomeKind, OutcomeTable
-from slurm_guard.policy.rank import RankTable
+from slurm_guard.policy.silence.rank import RankTable
 
 SETTINGS = Settings(nonfinite_limit=3)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_guard.policy.logline import LineReader
+from slurm_guard.policy.log.line import LineReader
 from slurm_guard.scene import followed
 from slurm_guard.scene.followed import (
     LAG,

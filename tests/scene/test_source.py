@@ -9,7 +9,7 @@ import pytest
 
 from slurm_guard.model.reading import Record
 from slurm_guard.policy.act import Act, Say
-from slurm_guard.policy.logpattern import parse_patterns
+from slurm_guard.policy.log.pattern import parse_patterns
 from slurm_guard.scene.heard import Anew, Back, Heard, Lost, Piece, Still, Trouble
 from slurm_guard.scene.source import BLIND_LINES, FLOOD_LINES, LOSSLESS_RECORDS, LogSources
 
