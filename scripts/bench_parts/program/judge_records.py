@@ -9,7 +9,7 @@ from collections.abc import Callable
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.reading import Record
 from slurm_guard.policy.attempt import Attempt
-from slurm_guard.policy.numeric import NumericState, judge_numeric
+from slurm_guard.policy.loss.numeric import NumericState, judge_numeric
 
 CALLS = 50_000
 WARM_UP = 5_000

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 
-from slurm_guard.policy.logline import LineReader
+from slurm_guard.policy.log.line import LineReader
 
 PIECE = 1 << 16
 RECORDS = (
