@@ -10,7 +10,9 @@ from typing import Any
 from bench_parts.figure import Figure, read_interval
 from bench_parts.site import Site, run, say
 
-_GOAL_US = 20.0
+_JUDGE_US = 20.0
+_BEAT_US = 10.0
+"""What a record may cost the guard, and a call of `heartbeat` the training, at p99."""
 
 
 def measure_judge(site: Site, runs: int) -> list[Figure]:
@@ -19,13 +21,13 @@ def measure_judge(site: Site, runs: int) -> list[Figure]:
     return [
         figure
         for name in told[0]
-        for figure in _percentiles(f"{name}, a record", [one[name] for one in told])
+        for figure in _percentiles(f"{name}, a record", [one[name] for one in told], _JUDGE_US)
     ]
 
 
 def measure_heartbeat(site: Site, runs: int) -> list[Figure]:
     """`runs` times 50,000 calls under a guard."""
-    return _percentiles("heartbeat(iteration=, loss=), a call", _call(site, "beat.py", runs))
+    return _percentiles("heartbeat(iteration=, loss=), a call", _call(site, "beat.py", runs), _BEAT_US)
 
 
 def _call(site: Site, program: str, runs: int) -> list[dict[str, Any]]:
@@ -36,12 +38,12 @@ def _call(site: Site, program: str, runs: int) -> list[dict[str, Any]]:
     return told
 
 
-def _percentiles(what: str, told: Sequence[dict[str, float]]) -> list[Figure]:
+def _percentiles(what: str, told: Sequence[dict[str, float]], goal_us: float) -> list[Figure]:
     runs = len(told)
     high_us = statistics.median(one["p99"] for one in told)
     return [
         Figure(f"{what}, CPU, p50", read_interval([one["p50"] for one in told]).show(".1f") + " us",
                runs=runs),
         Figure("the same, p99", read_interval([one["p99"] for one in told]).show(".1f") + " us",
-               f"<= {_GOAL_US:g} us", high_us <= _GOAL_US, runs),
+               f"<= {goal_us:g} us", high_us <= goal_us, runs),
     ]  # fmt: skip
