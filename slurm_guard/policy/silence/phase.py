@@ -110,7 +110,7 @@ class PhaseTable:
 
         Lines of other ranks and sources may be late: theirs ends a phase only when it goes on for a while.
         """
-        if training:
+        if training and (self.begun or self.ended or self.fresh or self.habits):
             for phase in [one for one in self.begun if self._is_over(one, at_s, speaker)]:
                 del self.begun[phase]
                 self.shown.discard(phase)
@@ -118,7 +118,7 @@ class PhaseTable:
                 self.elsewhere_s = {key: at for key, at in self.elsewhere_s.items() if key[0] is not phase}
             self.over, self.ended = set(), {}
             self._count_habits(speaker)
-        self.announced = bool(self.declared) or bool(self.begun.keys() - self.shown)
+        self.announced = bool(self.declared) or any(phase not in self.shown for phase in self.begun)
 
     def _is_over(self, phase: Phase, at_s: float, speaker: Speaker) -> bool:
         if phase in self.over or phase in self.shown:

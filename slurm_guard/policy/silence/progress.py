@@ -66,10 +66,12 @@ class Track:
         is_other = self.epoch is not None and record.epoch not in (None, self.epoch)
         self.epoch = self.epoch if record.epoch is None else record.epoch
         mark = (number, repr(record.loss), record.epoch)
-        new = (record.loss is not None or record.epoch is not None) and mark not in self.marks
+        rises = self.highest is None or number > self.highest
+        shows = record.loss is not None or record.epoch is not None
+        new = shows and (rises or mark not in self.marks)
         if new:
             self.marks.append(mark)
-        if self.highest is None or number > self.highest:
+        if rises:
             return self._reach(number, self.rises + 1)
         if number == self.highest:
             return new and is_other
