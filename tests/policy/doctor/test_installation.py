@@ -19,7 +19,7 @@ GOOD = Installation(
     versions=VERSIONS,
     as_root=True,
 )
-CLOSED = (PathReading("/root/sg/bin/python", closed="/root"),)
+CLOSED = (PathReading("/home/ann/sg/bin/python", closed="/home/ann"),)
 
 
 @pytest.mark.parametrize(
