@@ -96,11 +96,8 @@ def read_ports(folder: Path) -> Iterable[PortReading]:
     """The InfiniBand ports that /sys shows; those of Ethernet adapters are left out."""
     for port in sorted(folder.glob("*/ports/*")):
         if (_read_text(port / "link_layer") or "").strip() == "InfiniBand":
-            words = [
-                (_read_text(port / name) or "?").rpartition(":")[2].strip()
-                for name in ("state", "phys_state")
-            ]
-            yield PortReading(f"{port.parts[-3]}/{port.name}", *words)
+            state, physical = _read_word(port / "state"), _read_word(port / "phys_state")
+            yield PortReading(f"{port.parts[-3]}/{port.name}", state, physical)
 
 
 def read_clock_error() -> float | Unreadable:

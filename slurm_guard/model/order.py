@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, Union, get_args
 
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, RankReading, StackReading
@@ -238,23 +238,8 @@ Report = Union[
     Trouble,
 ]
 
-_ORDERS: tuple[Any, ...] = (Look, Stop, Term, Exclude, Leave)
-_REPORTS: tuple[Any, ...] = (
-    Hello,
-    Pulse,
-    RankSeen,
-    RankGone,
-    Beat,
-    Load,
-    Stack,
-    Looked,
-    DumpStarted,
-    Dumped,
-    TermSent,
-    Killed,
-    Signalled,
-    Trouble,
-)
+_ORDERS: tuple[Any, ...] = get_args(Order)
+_REPORTS: tuple[Any, ...] = get_args(Report)
 
 
 def encode(message: Order | Report) -> bytes:

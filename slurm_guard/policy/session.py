@@ -157,10 +157,9 @@ class Session:
         if progressed and self.resume_stamp and isfinite(loss or 0.0):
             self.resume_stamp = False
             acts.append(Stamp("resumed"))
-        stop = verdict is not None and verdict.action is Action.STOP
-        return acts + (
-            self._suspect(verdict.breach, now_s) if verdict and stop else list(plan_words(verdict))
-        )
+        if verdict is not None and verdict.action is Action.STOP:
+            return acts + self._suspect(verdict.breach, now_s)
+        return acts + plan_words(verdict)
 
     def srun_said(self, said: TaskExit | NodeLost | Ending, now_s: float) -> list[Act]:
         """srun or slurmstepd spoke on stderr."""
