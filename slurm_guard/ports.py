@@ -64,8 +64,14 @@ class Slurm(Protocol):
     def read_node(self, node: str) -> NodeReading:
         """The node's states and drain reason."""
 
+    def read_nodes(self) -> tuple[NodeReading, ...]:
+        """All nodes of the cluster; of ten thousand an answer of several MB: never on a job's way."""
+
     def drain_node(self, node: str, reason: str) -> None:
         """Drain the node (administrators only)."""
+
+    def undrain_node(self, node: str) -> None:
+        """Lift a drain, and nothing but a drain (administrators only)."""
 
 
 class Processes(Protocol):

@@ -19,13 +19,16 @@ from slurm_guard.cli.app import main, make_app
 from slurm_guard.cli.guarded_srun import own_flags
 from slurm_guard.config.load import load_settings
 from slurm_guard.config.schema import key_of
+from slurm_guard.config.site import load_site
 from slurm_guard.model.limits import Settings
+from slurm_guard.model.site import SiteSettings
 from slurm_guard.policy import ladder
 from slurm_guard.policy.srun_argv import is_srun_option
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").glob("*.md"))
 SITE_TOML = ROOT / "site-config" / "site.toml"
+ALL_SETTINGS = (*Settings.table(), *SiteSettings.table())
 BATCH_OPTIONS = {"--requeue"}
 """Options of sbatch that srun doesn't know."""
 
@@ -66,7 +69,7 @@ def test_site_toml_has_every_key_with_its_default() -> None:
     document: dict[str, Any] = tomllib.loads(_uncommented())
     assert document.pop("locked") == []
     said = {f"{section}.{name}": value for section, body in document.items() for name, value in body.items()}
-    assert said == {key_of(setting): setting.default for setting in Settings.table()}
+    assert said == {key_of(setting): setting.default for setting in ALL_SETTINGS}
 
 
 def test_site_toml_is_read_as_it_is_and_with_every_key_given(tmp_path: Path) -> None:
@@ -76,12 +79,13 @@ def test_site_toml_is_read_as_it_is_and_with_every_key_given(tmp_path: Path) -> 
     for site in (SITE_TOML, given):
         settings, explicit = load_settings(site=site, job_file=None, environment={}, flags={})
         assert (settings, explicit) == (Settings(), frozenset())
+        assert load_site(site) == SiteSettings()
 
 
 def test_site_toml_says_the_bounds_of_every_number() -> None:
     """The comment above a number ends in the bounds that the schema enforces."""
     text = SITE_TOML.read_text()
-    for setting in Settings.table():
+    for setting in ALL_SETTINGS:
         low, high = setting.metadata["low"], setting.metadata["high"]
         if low is not None:
             comment = text[: text.index(f"# {setting.name} =")].rpartition("\n\n")[2]

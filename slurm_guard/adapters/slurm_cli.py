@@ -138,14 +138,20 @@ class SlurmCli:
         except CommandFailed as error:
             # It says so on stdout.
             raise CommandFailed(argv, error.code, error.stderr or f"node {node} not found") from None
-        states = slurm_text.parse_states(fields.get("State", ""))
-        return NodeReading(
-            fields.get("NodeName", node), states, slurm_text.parse_reason(fields.get("Reason", ""))
-        )
+        return slurm_text.parse_node(fields)
+
+    def read_nodes(self) -> tuple[NodeReading, ...]:
+        """All nodes of the cluster."""
+        text = self._run("scontrol", "show", "node", "-o")
+        return tuple(slurm_text.parse_node(slurm_text.parse_fields(line)) for line in text.splitlines())
 
     def drain_node(self, node: str, reason: str) -> None:
         """Drain the node (administrators only). A reason that stands there already is overwritten."""
         self._run("scontrol", "update", f"nodename={_word(node)}", "state=drain", f"reason={reason}")
+
+    def undrain_node(self, node: str) -> None:
+        """Lift a drain, and nothing but a drain (administrators only)."""
+        self._run("scontrol", "update", f"nodename={_word(node)}", "state=undrain")
 
     def read_config(self) -> str:
         """What the controller says of its configuration, as text."""

@@ -22,12 +22,16 @@ from slurm_guard.config.schema import (
 )
 from slurm_guard.errors import ConfigError
 from slurm_guard.model.limits import Settings
+from slurm_guard.model.site import SiteSettings
 
 SITE_FILE = Path("/etc/slurm-guard/site.toml")
 JOB_FILE = Path("slurm-guard.toml")
 
 _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in Settings.table()}
 _BY_KEY: dict[str, Setting] = {key_of(setting): setting for setting in Settings.table()}
+
+_HOOK_SECTIONS = {setting.metadata["section"] for setting in SiteSettings.table()}
+"""Sections of the site's file that are the administrators' own: `load_site` reads them."""
 
 _OWN_VARIABLES = frozenset(
     ENVIRONMENT_PREFIX + name for name in ("RUN", "ATTEMPT", "RESUME_FROM", "HEARTBEAT", "SPOOL", "VENV")
@@ -57,7 +61,8 @@ def load_settings(
     if site is not None:
         document = read_toml(site)
         locked = _parse_locks(document, site)
-        values = {setting.name: value for setting, value, _, _ in _parse_document(document, str(site))}
+        own = {section: body for section, body in document.items() if section not in _HOOK_SECTIONS}
+        values = {setting.name: value for setting, value, _, _ in _parse_document(own, str(site))}
     user = [*_read_job_file(job_file), *_parse_environment(environment), *_parse_flags(flags)]
     for setting, value, source, key in user:
         allowed = values.get(setting.name, setting.default)

@@ -148,8 +148,15 @@ class StepReading:
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """A node as the controller shows it: base state and flags in one set, and the reason of a drain."""
+    """A node as the controller shows it: base state and flags in one set, and the reason of a drain.
+
+    `reason_by` is the name of who gave the reason, `reason_s` when, in seconds since the epoch; None where
+    there is none.
+    """
 
     name: str
     states: frozenset[str]
     reason: str
+    reason_by: str = ""
+    reason_s: float | None = None
+    partitions: tuple[str, ...] = ()

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
+from slurm_guard.model.reading import NodeReading
+
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z_/:]*)=")
 _JOB_NAME = re.compile(r" JobName=.* UserId=(?=\S+\(\d+\) GroupId=)", re.DOTALL)
 _UNKNOWN = frozenset({"", "(null)", "None", "N/A", "Unknown"})
@@ -116,6 +118,25 @@ def parse_reason(text: str) -> str:
     'bad cable'
     """
     return re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", text)
+
+
+def parse_node(fields: Mapping[str, str]) -> NodeReading:
+    """The node of the fields of `scontrol show node`, printed under TZ=UTC.
+
+    >>> shown = {"NodeName": "n1", "State": "IDLE", "Reason": "bad [root@2026-11-29T18:54:01]"}
+    >>> parse_node(shown).reason_by, parse_node(shown).reason_s
+    ('root', 1795978441.0)
+    """
+    said = fields.get("Reason", "")
+    by = re.search(r" \[([^\[\]@]*)@([^\[\]]*)\]$", said)
+    return NodeReading(
+        name=fields.get("NodeName", ""),
+        states=parse_states(fields.get("State", "")),
+        reason=parse_reason(said),
+        reason_by=by[1] if by else "",
+        reason_s=parse_time_s(by[2]) if by else None,
+        partitions=tuple(name for name in fields.get("Partitions", "").split(",") if name),
+    )
 
 
 def parse_silence(text: str) -> bool:

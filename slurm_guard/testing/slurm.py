@@ -174,6 +174,18 @@ class FakeSlurm:
             raise _refused("scontrol", "slurm_update error: Invalid user id", "update", f"nodename={node}")
         self._nodes[node] = replace(reading, states=reading.states | {"DRAIN"}, reason=reason)
 
+    def read_nodes(self) -> tuple[NodeReading, ...]:
+        """All nodes."""
+        self._ask()
+        return tuple(self._nodes.values())
+
+    def undrain_node(self, node: str) -> None:
+        """Lift the drain; refused to plain users, and where there is none."""
+        reading = self.read_node(node)
+        if not self._administrator:
+            raise _refused("scontrol", "slurm_update error: Invalid user id", "update", f"nodename={node}")
+        self._nodes[node] = replace(reading, states=reading.states - {"DRAIN"}, reason="")
+
     def _ask(self) -> None:
         if not self.available:
             raise SlurmUnavailable("scontrol gave no answer in 5 s")
