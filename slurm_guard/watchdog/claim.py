@@ -1,23 +1,20 @@
-"""A claim: what a watchdog, which may drain nothing, leaves for root about processes that it cannot kill.
+"""What a watchdog, which may drain nothing, leaves for root on its node.
 
 The directory is made by the site's prolog, one for each job, owned by its user; where there is none, nothing
-is left. Whoever reads a claim repeats the probe himself: its reader comes with the site kit.
+is left. Root repeats the probe himself, and brings a scene that shared storage did not take into safety.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_guard.adapters.files import write_atomic
+from slurm_guard.model.claim import Claim, Left, ScenePointer, encode_left, name_file
 
-SCHEMA = 1
-LIMIT_BYTES = 4096
 _SPOOL = "/run/slurm-guard/jobs"
-_MOST_PIDS = 256
 
 
 def find_spool(environ: Mapping[str, str], job_id: str) -> Path | None:
@@ -33,26 +30,27 @@ def find_spool(environ: Mapping[str, str], job_id: str) -> Path | None:
     return spool if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() else None
 
 
-def write_claim(
-    spool: Path, *, job_id: str, node: str, incident: str, pids: Sequence[int], time_s: float
-) -> Path:
-    """Write the claim that these processes cannot be killed, at most 4 KiB; its path. `time_s` is wall time.
+def write_claim(spool: Path, claim: Claim) -> Path:
+    """Write a claim, at most 4 KiB; its path. One of the same class and incident is replaced.
 
     Raises:
         OSError: as the file system says.
+        ValueError: its reader would not take it.
     """
-    claim = {
-        "schema": SCHEMA,
-        "class": "unkillable",
-        "job_id": job_id,
-        "node": node,
-        "incident": incident,
-        "pids": list(pids[:_MOST_PIDS]),
-        "time_s": time_s,
-    }
-    path = spool / f"unkillable-{incident}.json"
-    data = json.dumps(claim, separators=(",", ":")).encode() + b"\n"
-    if len(data) > LIMIT_BYTES:
-        raise OSError(f"a claim of {len(data)} bytes is larger than {LIMIT_BYTES}")
-    write_atomic(path, data)
+    return _write(spool, claim)
+
+
+def write_pointer(spool: Path, pointer: ScenePointer) -> Path:
+    """Write down where an undelivered scene lies; its path.
+
+    Raises:
+        OSError: as the file system says.
+        ValueError: its reader would not take it.
+    """
+    return _write(spool, pointer)
+
+
+def _write(spool: Path, left: Left) -> Path:
+    path = spool / name_file(left)
+    write_atomic(path, encode_left(left))
     return path

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_guard.adapters.child import ForkedChild, Say
+from slurm_guard.model.claim import Claim, ClaimClass, ScenePointer
 from slurm_guard.model.order import (
     SCENE_LOOK,
     Dumped,
@@ -28,7 +29,7 @@ from slurm_guard.model.process import ProcessReading
 from slurm_guard.ports import Processes
 from slurm_guard.scene.capture import Outside, capture, carry, make_directory
 from slurm_guard.scene.kill import KillLadder
-from slurm_guard.watchdog.claim import find_spool, write_claim
+from slurm_guard.watchdog.claim import find_spool, write_claim, write_pointer
 
 _CAPTURE_SHARE = 0.65
 _CAPTURE_MARGIN_S = 0.5
@@ -117,15 +118,18 @@ class Response:
         spool = find_spool(os.environ, self._job_id)
         if spool is None:
             return
-        with contextlib.suppress(OSError):
-            write_claim(
-                spool,
-                job_id=self._job_id,
-                node=self._node,
-                incident=self.order.incident,
-                pids=left,
-                time_s=time.time(),
-            )
+        where = (self._job_id, self._node, self.order.incident)
+        with contextlib.suppress(OSError, ValueError):
+            write_claim(spool, Claim(ClaimClass.UNKILLABLE, *where, time.time(), left))
+
+    def _point(self) -> None:
+        """Tell root of a scene that lies on this node only: it outlives the job in the fault archive."""
+        spool = find_spool(os.environ, self._job_id)
+        if spool is None or self._carried or not self._directory:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            where = (self._job_id, self._node, self.order.incident)
+            write_pointer(spool, ScenePointer(*where, time.time(), os.path.abspath(self._directory)))
 
     def _poll_scene(self, now_s: float) -> list[Report]:
         if self._dumped:
@@ -145,6 +149,7 @@ class Response:
                 return reports
             self._carry = None
         self._dumped = True
+        self._point()
         directory = self.order.directory if self._carried else self._directory
         return [*reports, Dumped(self.order.incident, self._node, directory, "; ".join(self._missing))]
 
