@@ -1,0 +1,72 @@
+"""The job that a hook is run for, as slurmd's environment tells it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_guard.errors import UsageError
+
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HookJob:
+    """A job on this node. `gpus` are the minor numbers of its own GPUs here, empty where it has none.
+
+    `user` is empty where Slurm knows no name. Nothing here came from the job's user.
+    """
+
+    job_id: str
+    user_id: int
+    group_id: int
+    user: str
+    node: str
+    gpus: tuple[int, ...] = ()
+
+
+def read_job(environ: Mapping[str, str]) -> HookJob:
+    """The job of a prolog or epilog.
+
+    Raises:
+        UsageError: there is no job, or its numbers are none.
+    """
+    return HookJob(
+        job_id=_number(environ, "SLURM_JOB_ID"),
+        user_id=int(_number(environ, "SLURM_JOB_UID")),
+        group_id=int(_number(environ, "SLURM_JOB_GID")) if "SLURM_JOB_GID" in environ else 0,
+        user=environ.get("SLURM_JOB_USER", ""),
+        node=read_node_name(environ),
+        gpus=parse_gpus(environ.get("SLURM_JOB_GPUS", "")),
+    )
+
+
+def read_node_name(environ: Mapping[str, str]) -> str:
+    """The node's name for Slurm; without slurmd's word the short name of the host."""
+    return environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+
+
+def parse_gpus(text: str) -> tuple[int, ...]:
+    """The numbers in SLURM_JOB_GPUS; none of a text that holds anything else.
+
+    >>> parse_gpus("0,2-3")
+    (0, 2, 3)
+    >>> parse_gpus("0:1")
+    ()
+    """
+    found: list[int] = []
+    for word in text.split(",") if text else ():
+        part = _RANGE.fullmatch(word)
+        if part is None:
+            return ()
+        found += range(int(part[1]), int(part[2] or part[1]) + 1)
+    return tuple(found)
+
+
+def _number(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise UsageError(f"{name} is {text[:40]!r}, no number: this is no prolog or epilog of slurmd")
+    return text
