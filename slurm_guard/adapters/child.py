@@ -21,11 +21,14 @@ _living: set[int] = set()
 class ForkedChild:
     """Runs `work(say)` at once; every `say(message)` is a message of `read`.
 
+    `alone`: it keeps nothing that is open here, so that no lock, pipe or terminal is held by a child that
+    hangs for good.
+
     Raises:
         OSError: no process can be made.
     """
 
-    def __init__(self, work: Callable[[Say], None]) -> None:
+    def __init__(self, work: Callable[[Say], None], *, alone: bool = False) -> None:
         self._fd, writer = os.pipe()
         try:
             self._pid = os.fork()
@@ -34,7 +37,7 @@ class ForkedChild:
             os.close(writer)
             raise
         if self._pid == 0:
-            _live(work, self._fd, writer)
+            _live(work, self._fd, writer, alone)
         _living.add(self._pid)
         os.close(writer)
         os.set_blocking(self._fd, False)
@@ -82,7 +85,7 @@ def reap() -> None:
         _living.discard(pid)
 
 
-def _live(work: Callable[[Say], None], reader: int, writer: int) -> None:
+def _live(work: Callable[[Say], None], reader: int, writer: int, alone: bool) -> None:
     code = 1
     try:
         os.setsid()
@@ -91,6 +94,9 @@ def _live(work: Callable[[Say], None], reader: int, writer: int) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)
+        if alone:
+            os.dup2(null, 2)
+            _close_all_but(writer)
 
         def say(message: dict[str, Any]) -> None:
             line = json.dumps(message).encode() + b"\n"
@@ -104,3 +110,11 @@ def _live(work: Callable[[Say], None], reader: int, writer: int) -> None:
             say({"error": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(code)
+
+
+def _close_all_but(writer: int) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != writer:
+            # One of them was the list's own.
+            with contextlib.suppress(OSError):
+                os.close(int(name))

@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def parse_mounts(text: str) -> list[str]:
 
 def read_places(paths: Sequence[str], timeout_s: float) -> list[PlaceReading]:
     """What each file system says of itself; one that gives no answer in time is said to hang."""
-    children = [ForkedChild(lambda say, path=path: _ask(path, say)) for path in paths]  # type: ignore[misc]
+    children = [ForkedChild(partial(_ask, path), alone=True) for path in paths]
     until_s = time.monotonic() + timeout_s
     heard: dict[int, dict[str, Any]] = {}
     waiting = dict(enumerate(children))

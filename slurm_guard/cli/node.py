@@ -57,7 +57,7 @@ def check(
     names = [known.name for known in profiles]
     if profile and profile not in names:
         raise UsageError(f"--profile {profile} is no profile: {nearest(profile, names)}")
-    reading = NvmlHealth(timeout_s).read()
+    reading = NvmlHealth(timeout_s, forked=True).read()
     verdict = judge_node(reading, profiles, profile or None, host=read_host(), log=judge_log(reading))
     print(json.dumps(_as_json(verdict, reading), indent=1) if as_json else _page(verdict, reading))
     raise typer.Exit(_CODES[verdict.fitness])

@@ -70,6 +70,13 @@ for name in ("nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetSerial", "n
 print(json.dumps(gpu_health.read_all(5, 0)))
 """
 
+FORKED = """
+from pathlib import Path
+from slurm_guard.adapters.gpu_health import NvmlHealth
+reading = NvmlHealth(2.5, pause_s=0.02, expected_file=Path("/none"), forked=True).read()
+print([gpu.gone and gpu.gone.trouble.value for gpu in reading.gpus], reading.failure, reading.driver)
+"""
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -338,6 +345,18 @@ def test_an_old_binding_gives_bytes(read: Read) -> None:
     body = json.loads(said.stdout)
     gpu = body["gpus"][2]
     assert (gpu["uuid"], gpu["name"], body["driver"]) == ("GPU-00000002", "Fake H100", "570.86.15")
+
+
+def test_a_fork_reads_the_same(read: Read) -> None:
+    """A GPU that hangs hides no other there either."""
+    read("1.nvmlDeviceGetTemperature.sleep_s 60", "2.ret 15", count=3, timeout_s=1.0)
+    said = subprocess.run(
+        [sys.executable, "-c", FORKED], env=dict(os.environ), capture_output=True, check=True, text=True
+    )
+    assert (
+        said.stdout
+        == "[None, 'hung', 'lost'] None Unreadable(reason='no answer in 1.5 s', trouble=<Trouble.HUNG: 'hung'>)\n"
+    )
 
 
 def test_an_expected_number_that_is_none(read: Read) -> None:
