@@ -1,0 +1,173 @@
+"""Take this node out of service: with proof, below the breaker's cap, and over nobody else's words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from slurm_guard.adapters.files import read_regular, write_atomic
+from slurm_guard.adapters.slurm_cli import SlurmCli
+from slurm_guard.errors import OutsideError
+from slurm_guard.hooks.note import note
+from slurm_guard.hooks.place import Place
+from slurm_guard.model.drain import DrainReason
+from slurm_guard.model.health import NodeVerdict
+from slurm_guard.model.reading import NodeReading
+from slurm_guard.model.site import SiteSettings
+from slurm_guard.policy.breaker import Standing, choose_cap, count_recent, judge_standing, judge_taken
+from slurm_guard.policy.drain import choose_finding, compose_reason, parse_reason
+from slurm_guard.ports import Clock, Slurm
+
+CALL_S = 2.0
+"""Seconds that Slurm has for each answer."""
+_SECOND_S = 1.5
+"""Later than this no drain can have the second of ours any more."""
+
+
+class Drained(str, Enum):
+    """What came of it."""
+
+    DRAINED = "drained"
+    ALREADY = "already"
+    """The node was out of service already; its reason is as it was."""
+    CAPPED = "capped"
+    """Enough nodes were drained within the hour: this one stays in service."""
+    UNREACHABLE = "unreachable"
+    """The controller gave no answer, or refused. It may have drained the node all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDrain:
+    """What this node wrote down of its own drain. `by` and `at_s` are who and when as the controller has
+    them, None before it was read back; `settled` once the breaker has let it stand.
+    """
+
+    reason: str
+    by: str | None = None
+    at_s: float | None = None
+    settled: bool = False
+
+
+def open_slurm(scontrol: str, environ: Mapping[str, str], timeout_s: float = CALL_S) -> SlurmCli:
+    """Slurm for a hook, which has no PATH: `scontrol` is the whole path of that program. Of the environment
+    only SLURM_CONF counts.
+    """
+    conf = {"SLURM_CONF": environ["SLURM_CONF"]} if environ.get("SLURM_CONF") else {}
+    return SlurmCli(timeout_s, {"PATH": os.path.dirname(scontrol), "HOME": "/", **conf})
+
+
+def drain_own_node(
+    slurm: Slurm,
+    node: str,
+    verdict: NodeVerdict,
+    settings: SiteSettings,
+    clock: Clock,
+    *,
+    place: Place,
+    job_id: str = "",
+) -> Drained:
+    """Drain this node for the gravest finding of `verdict`; takes about 2 s where Slurm is quick.
+
+    At most six questions to Slurm, each with the deadline of `slurm`. A human who drains the node in the few
+    milliseconds between our look and our own drain loses his reason; there is no closing that gap.
+
+    Raises:
+        ValueError: the verdict holds nothing that makes a node unfit.
+    """
+    reason = _compose(verdict, job_id)
+    try:
+        if judge_taken(slurm.read_node(node)):
+            return Drained.ALREADY
+        nodes = slurm.read_nodes()
+        cap = _cap(nodes, node, settings)
+        if (count := count_recent(nodes, clock.wall_s())) >= cap:
+            note(place, f"{node} is unfit but not drained: {count} nodes were within the hour, {cap} may be")
+            return Drained.CAPPED
+        if any(seen.name == node and judge_taken(seen) for seen in nodes):
+            return Drained.ALREADY
+        _remember(place, node, OwnDrain(reason))
+        slurm.drain_node(node, reason)
+        note(place, f"drained {node}: {reason}")
+        came = settle(slurm, node, settings, place)
+        if came is not Drained.DRAINED:
+            return came
+        # Others may get the same second as we, and stand before us by their name.
+        clock.sleep(_SECOND_S)
+        return settle(slurm, node, settings, place, last=True)
+    except OutsideError as error:
+        note(place, f"{node} could not be drained: {error}")
+        return Drained.UNREACHABLE
+
+
+def settle(slurm: Slurm, node: str, settings: SiteSettings, place: Place, *, last: bool = False) -> Drained:
+    """Let our own drain stand where the breaker allows it, else take it back. `last`: it is old enough that
+    no other can come before it.
+
+    Raises:
+        OutsideError: as Slurm says; the drain is as it was.
+    """
+    own = read_own_drain(place, node)
+    if own is None:
+        return Drained.ALREADY
+    nodes = slurm.read_nodes()
+    standing = judge_standing(nodes, node, own.reason, _cap(nodes, node, settings))
+    if standing is Standing.GONE:
+        note(place, f"the drain of {node} is no longer slurm-guard's")
+        forget_own_drain(place, node)
+        return Drained.ALREADY
+    if standing is Standing.BEYOND:
+        slurm.undrain_node(node)
+        forget_own_drain(place, node)
+        note(place, f"{node} is unfit, but its drain was one too many within the hour and is taken back")
+        return Drained.CAPPED
+    seen = next(seen for seen in nodes if seen.name == node)
+    _remember(place, node, OwnDrain(own.reason, seen.reason_by, seen.reason_s, last))
+    return Drained.DRAINED
+
+
+def read_own_drain(place: Place, node: str) -> OwnDrain | None:
+    """What this node wrote down when it drained itself; None where there is no such thing."""
+    try:
+        said = json.loads(read_regular(_file(place, node), 4096))
+        own = OwnDrain(str(said["reason"]), said["by"], said["at_s"], bool(said["settled"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return own if parse_reason(own.reason) else None
+
+
+def forget_own_drain(place: Place, node: str) -> None:
+    """There is no drain of our own any more."""
+    with contextlib.suppress(OSError):
+        _file(place, node).unlink()
+
+
+def _compose(verdict: NodeVerdict, job_id: str) -> str:
+    finding = choose_finding(verdict)
+    if finding is None or finding.cls is None:
+        raise ValueError("nothing in this verdict makes a node unfit")
+    reason = compose_reason(DrainReason(finding.check, finding.cls, finding.gpu, job_id, os.urandom(4).hex()))
+    if parse_reason(reason) is None:
+        raise ValueError(f"{reason!r} is no reason that could be recognised")
+    return reason
+
+
+def _cap(nodes: tuple[NodeReading, ...], node: str, settings: SiteSettings) -> int:
+    return choose_cap(nodes, node, limit=settings.drain_limit, percent=settings.drain_percent)
+
+
+def _remember(place: Place, node: str, own: OwnDrain) -> None:
+    path = _file(place, node)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(asdict(own)).encode())
+    except OSError as error:
+        note(place, f"{path} cannot be written, so this drain is for a human to lift: {error}")
+
+
+def _file(place: Place, node: str) -> Path:
+    return place.state / f"drain-{node}.json"
