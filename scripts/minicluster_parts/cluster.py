@@ -28,7 +28,10 @@ def say(text: str) -> None:
 
 @dataclass
 class Cluster:
-    """A cluster as `up` made it. `cgroup` is v1, v2 or none; `port` is slurmctld's, the nodes' follow."""
+    """A cluster as `up` made it. `cgroup` is v1, v2 or none; `port` is slurmctld's, the nodes' follow.
+
+    With `nvml` each node's loader finds a libnvidia-ml.so.1 of its own.
+    """
 
     name: str
     nodes: list[str]
@@ -37,6 +40,7 @@ class Cluster:
     port: int
     isolated: bool
     cgroup: str
+    nvml: bool = False
 
     @property
     def home(self) -> Path:
@@ -52,6 +56,24 @@ class Cluster:
     def local_disk(self) -> Path:
         """The node-local disk: another tmpfs on every node."""
         return self.home / "node-local"
+
+    def root_of(self, node: str) -> Path:
+        """What the node alone has of /etc, /run and /var: slurm-guard's directories under this root."""
+        return self.home / "node" / node
+
+    @property
+    def loader_cache(self) -> Path:
+        """The ld.so.cache of the nodes, where they have an NVML."""
+        return self.home / "nvml/ld.so.cache"
+
+    @property
+    def nvml_here(self) -> Path:
+        """Where a node finds its own NVML: on every node another directory is mounted here."""
+        return self.home / "nvml/here"
+
+    def nvml_of(self, node: str) -> Path:
+        """The node's NVML: the library, and `state` for a test to write."""
+        return self.home / "nvml" / node
 
     def port_of(self, node: str) -> int:
         """The port of the node's slurmd."""

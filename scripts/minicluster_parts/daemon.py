@@ -11,11 +11,14 @@ from pathlib import Path
 
 from minicluster_parts.cluster import Cluster, ClusterError, NodeError, read_states, run_client
 from minicluster_parts.configuration import plan_cgroup_conf, plan_gres_conf, plan_slurm_conf
+from minicluster_parts.private import renew_mounts
 
 START_TIMEOUT_S = 20
 # The shell stays PID 1 of the namespace: unlike slurmd it reaps orphans, as init does on a real node.
 NODE_INIT = """
 mount -t tmpfs -o mode=1777 shm /dev/shm && mount -t tmpfs -o mode=1777 local "$1" || exit 1
+shift
+while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit 1; shift 2; done
 shift; "$@"; exit $?
 """
 NEW_NODE = [
@@ -73,7 +76,8 @@ def start_node(cluster: Cluster, node: str) -> None:
     """Start one slurmd, in namespaces of its own if the cluster has them."""
     argv = ["slurmd", "-f", str(cluster.conf), "-N", node, "-D"]
     if cluster.isolated:
-        argv = [*NEW_NODE, "node", str(cluster.local_disk), *argv]
+        mounts = renew_mounts(cluster, node)
+        argv = [*NEW_NODE, "node", str(cluster.local_disk), *mounts, "--", *argv]
     with (cluster.home / f"log/{node}.start").open("ab") as out:
         subprocess.Popen(
             argv,

@@ -1,4 +1,5 @@
-/* A libnvidia-ml.so.1 for tests. Its state is the text file $FAKE_NVML, read again at every call:
+/* A libnvidia-ml.so.1 for tests. Its state is the text file $FAKE_NVML, or else `state` beside the library,
+ * read again at every call:
  *
  *   count 2                              GPUs
  *   driver 570.86.15
@@ -16,6 +17,9 @@
  *
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 nvml.c
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,10 +70,22 @@ typedef struct {
     union { double d; unsigned ui; unsigned long long ull; long long sll; } value;
 } field_t;
 
+static FILE *open_state(void) {
+    const char *named = getenv("FAKE_NVML");
+    char library[4096], path[4200];
+    Dl_info here;
+    if (named)
+        return fopen(named, "r");
+    if (!dladdr((void *)open_state, &here))
+        return NULL;
+    snprintf(library, sizeof library, "%s", here.dli_fname);
+    snprintf(path, sizeof path, "%s/state", dirname(library));
+    return fopen(path, "r");
+}
+
 /* The value of a key; -1 where the file or the key is missing. */
 static long find(const char *key, char *text, size_t room) {
-    const char *path = getenv("FAKE_NVML");
-    FILE *file = path ? fopen(path, "r") : NULL;
+    FILE *file = open_state();
     char name[128], value[128];
     long found = -1;
     if (!file)

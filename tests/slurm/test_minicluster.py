@@ -6,18 +6,23 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from nvml_library import build_nvml
 
 if TYPE_CHECKING:
     from slurm.conftest import RealCluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 HOME = Path("/var/lib/slurm-guard-minicluster")
+OWN = ("etc/slurm-guard", "run/slurm-guard", "var/lib/slurm-guard", "var/log/slurm-guard")
+# What a real installation on this machine made is not ours to miss.
+MOUNT_POINTS = [Path("/") / name for name in OWN if not any(Path("/").glob(f"{name}/*"))]
 
 
 def run(*arguments: str, wrapper: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -40,6 +45,7 @@ def traces(name: str) -> list[str]:
     """What is left of a cluster: processes, mounts, cgroups, files."""
     found = [str(HOME / name)] if (HOME / name).exists() else []
     found += [line for line in Path("/proc/mounts").read_text().splitlines() if f"/{name}/" in line]
+    found += [str(point) for point in MOUNT_POINTS if point.exists() and not any(HOME.glob("*/cluster.json"))]
     found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{name}-n*")]
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -73,6 +79,28 @@ def test_env_can_be_evaluated(name: str) -> None:
         ["bash", "-c", script + "echo $SLURM_GUARD_RING_DIR"], capture_output=True, text=True, check=False
     )
     assert shell.stdout.splitlines() == [os.uname().nodename, f"{HOME}/{name}/node-local"]
+
+
+def test_every_node_has_directories_and_gpus_of_its_own(name: str, tmp_path: Path) -> None:
+    """What is put below node/NODE only that node has in /etc and so on; its GPUs are what its state says."""
+    run("up", "--name", name, "--nodes", "2", "--nvml", str(build_nvml(tmp_path)))
+    first, second = f"{name}-n1", f"{name}-n2"
+    for own in OWN:
+        (HOME / name / "node" / first / own / "mine").touch()
+    (HOME / name / "nvml" / second / "state").write_text("count 7\n")
+    look = "import pynvml as n, os; n.nvmlInit(); print(os.environ['SLURMD_NODENAME'], "
+    look += f"n.nvmlDeviceGetCount(), *[own for own in {OWN} if os.path.exists(f'/{{own}}/mine')])"
+    env = {**os.environ, "SLURM_CONF": f"{HOME}/{name}/slurm.conf", "LD_LIBRARY_PATH": ""}
+    argv = ["srun", "-N2", "-D/", sys.executable, "-I", "-c", look]
+    seen = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+    mine = " ".join(OWN)
+    assert sorted(seen) == [f"{first} 2 {mine}", f"{second} 7"]
+    run("fail-node", "--name", name, first)
+    run("restore-node", "--name", name, first)
+    left = [(HOME / name / "node" / first / own / "mine").exists() for own in OWN]
+    assert left == [True, False, True, True], "only /run is lost with the node"
+    assert run("down", "--name", name).returncode == 0
+    assert traces(name) == []
 
 
 def test_down_leaves_nothing(name: str) -> None:
@@ -121,7 +149,7 @@ def test_bad_configuration_leaves_nothing(name: str) -> None:
 def test_without_namespaces_it_says_so_and_works(name: str) -> None:
     """--no-isolation: loud, and still a cluster whose nodes can be lost and whose end is complete."""
     up = run("up", "--name", name, "--nodes", "2", "--no-isolation")
-    assert "WARNING: nodes share PIDs, /dev/shm and the node-local disk" in up.stderr
+    assert "WARNING: nodes share PIDs, /dev/shm, the node-local disk" in up.stderr
     env = {**os.environ, "SLURM_CONF": f"{HOME}/{name}/slurm.conf"}
     with subprocess.Popen(
         ["srun", "-N2", "-D/", "sleep", "1000"], env=env, stderr=subprocess.DEVNULL
