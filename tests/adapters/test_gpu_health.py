@@ -74,7 +74,7 @@ FORKED = """
 from pathlib import Path
 from slurm_guard.adapters.gpu_health import NvmlHealth
 reading = NvmlHealth(2.5, pause_s=0.02, expected_file=Path("/none"), forked=True).read()
-print([gpu.gone and gpu.gone.trouble.value for gpu in reading.gpus], reading.failure, reading.driver)
+print([gpu.gone and gpu.gone.trouble.value for gpu in reading.gpus], reading.failure)
 """
 
 
@@ -353,10 +353,7 @@ def test_a_fork_reads_the_same(read: Read) -> None:
     said = subprocess.run(
         [sys.executable, "-c", FORKED], env=dict(os.environ), capture_output=True, check=True, text=True
     )
-    assert (
-        said.stdout
-        == "[None, 'hung', 'lost'] None Unreadable(reason='no answer in 1.5 s', trouble=<Trouble.HUNG: 'hung'>)\n"
-    )
+    assert said.stdout == "[None, 'hung', 'lost'] None\n"
 
 
 def test_an_expected_number_that_is_none(read: Read) -> None:
