@@ -6,6 +6,7 @@ import json
 import select
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -42,33 +43,47 @@ def fork(function: str, timeout_s: float, *numbers: float) -> Any:
         CommandTimedOut: no answer in `timeout_s` seconds: a finding in itself.
         OutsideError: the function raised, the child died, or none can be made.
     """
+    return ask_fork(lambda: _call(function, *numbers), timeout_s, f"the probe {function}")
 
-    def work(say: Say) -> None:
-        say(_answer(function, *numbers))
+
+def ask_fork(work: Callable[[], Any], timeout_s: float, name: str) -> Any:
+    """What `work` returned in a fork of this process, through JSON. No other thread may run here.
+
+    Raises:
+        CommandTimedOut: no answer in `timeout_s` seconds; it is killed, or abandoned in D state.
+        OutsideError: `work` raised, the child died, or none can be made; `name` says what it was.
+    """
+
+    def answer(say: Say) -> None:
+        say(_answer(work))
 
     try:
-        child = ForkedChild(work, alone=True)
+        child = ForkedChild(answer, alone=True)
     except OSError as error:
-        raise OutsideError(f"no process for the probe {function}: {error.strerror}") from None
+        raise OutsideError(f"no process for {name}: {error.strerror}") from None
     heard: list[dict[str, Any]] = []
     until_s = time.monotonic() + timeout_s
     try:
         while not heard and not child.ended:
             left_s = until_s - time.monotonic()
             if left_s <= 0 or not select.select([child], [], [], left_s)[0]:
-                raise CommandTimedOut([function], timeout_s)
+                raise CommandTimedOut([name], timeout_s)
             heard += child.read()
     finally:
         child.abandon()
     if not heard:
-        raise OutsideError(f"the probe {function} died")
+        raise OutsideError(f"{name} died")
     return _open(heard[0])
 
 
-def _answer(function: str, *numbers: float) -> dict[str, Any]:
+def _call(function: str, *numbers: float) -> Any:
     module, _, name = function.partition(":")
+    return getattr(import_module(module), name)(*numbers)
+
+
+def _answer(work: Callable[[], Any]) -> dict[str, Any]:
     try:
-        return {"value": getattr(import_module(module), name)(*numbers)}
+        return {"value": work()}
     except OutsideError as error:
         return {"error": str(error)}
 
@@ -80,4 +95,4 @@ def _open(body: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_answer(sys.argv[1], *map(float, sys.argv[2:]))))
+    sys.stdout.write(json.dumps(_answer(lambda: _call(sys.argv[1], *map(float, sys.argv[2:])))))
