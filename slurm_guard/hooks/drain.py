@@ -38,7 +38,8 @@ class Drained(str, Enum):
     CAPPED = "capped"
     """Enough nodes were drained within the hour: this one stays in service."""
     UNREACHABLE = "unreachable"
-    """The controller gave no answer, or refused. It may have drained the node all the same."""
+    """The controller gave no answer, or refused. It may have drained the node all the same: then the next
+    sweep counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def drain_own_node(
 ) -> Drained:
     """Drain this node for the gravest finding of `verdict`; takes about 2 s where Slurm is quick.
 
-    At most six questions to Slurm, each with the deadline of `slurm`. A human who drains the node in the few
+    At most six questions to Slurm, each with the deadline of `slurm`. DRAINED and ALREADY: the node takes no
+    new jobs. CAPPED: it does. A human who drains the node in the few
     milliseconds between our look and our own drain loses his reason; there is no closing that gap.
 
     Raises:
@@ -81,52 +83,60 @@ def drain_own_node(
     """
     reason = _compose(verdict, job_id)
     try:
-        if judge_taken(slurm.read_node(node)):
-            return Drained.ALREADY
-        nodes = slurm.read_nodes()
-        cap = _cap(nodes, node, settings)
-        if (count := count_recent(nodes, clock.wall_s())) >= cap:
-            note(place, f"{node} is unfit but not drained: {count} nodes were within the hour, {cap} may be")
-            return Drained.CAPPED
-        if any(seen.name == node and judge_taken(seen) for seen in nodes):
-            return Drained.ALREADY
+        if (refusal := _refuse(slurm, node, settings, clock, place)) is not None:
+            return refusal
         _remember(place, node, OwnDrain(reason))
         slurm.drain_node(node, reason)
-        note(place, f"drained {node}: {reason}")
-        came = settle(slurm, node, settings, place)
-        if came is not Drained.DRAINED:
-            return came
-        # Others may get the same second as we, and stand before us by their name.
-        clock.sleep(_SECOND_S)
-        return settle(slurm, node, settings, place, last=True)
     except OutsideError as error:
         note(place, f"{node} could not be drained: {error}")
         return Drained.UNREACHABLE
+    note(place, f"drained {node}: {reason}")
+    try:
+        came = settle(slurm, node, reason, settings, place)
+        if came is Drained.DRAINED:
+            # Others may get the same second as we, and stand before us by their name.
+            clock.sleep(_SECOND_S)
+            came = settle(slurm, node, reason, settings, place, last=True)
+    except OutsideError as error:
+        note(place, f"whether the drain of {node} is one too many is left to the next sweep: {error}")
+        return Drained.DRAINED
+    return came
 
 
-def settle(slurm: Slurm, node: str, settings: SiteSettings, place: Place, *, last: bool = False) -> Drained:
+def _refuse(slurm: Slurm, node: str, settings: SiteSettings, clock: Clock, place: Place) -> Drained | None:
+    if judge_taken(slurm.read_node(node)):
+        return Drained.ALREADY
+    nodes = slurm.read_nodes()
+    cap = _cap(nodes, node, settings)
+    if (count := count_recent(nodes, clock.wall_s())) >= cap:
+        note(place, f"{node} is unfit but not drained: {count} nodes were within the hour, {cap} may be")
+        return Drained.CAPPED
+    taken = any(seen.name == node and judge_taken(seen) for seen in nodes)
+    return Drained.ALREADY if taken else None
+
+
+def settle(
+    slurm: Slurm, node: str, reason: str, settings: SiteSettings, place: Place, *, last: bool = False
+) -> Drained:
     """Let our own drain stand where the breaker allows it, else take it back. `last`: it is old enough that
     no other can come before it.
 
     Raises:
         OutsideError: as Slurm says; the drain is as it was.
     """
-    own = read_own_drain(place, node)
-    if own is None:
-        return Drained.ALREADY
     nodes = slurm.read_nodes()
-    standing = judge_standing(nodes, node, own.reason, _cap(nodes, node, settings))
+    standing = judge_standing(nodes, node, reason, _cap(nodes, node, settings))
     if standing is Standing.GONE:
         note(place, f"the drain of {node} is no longer slurm-guard's")
-        forget_own_drain(place, node)
+        forget_own_drain(place, node, reason)
         return Drained.ALREADY
     if standing is Standing.BEYOND:
         slurm.undrain_node(node)
-        forget_own_drain(place, node)
+        forget_own_drain(place, node, reason)
         note(place, f"{node} is unfit, but its drain was one too many within the hour and is taken back")
         return Drained.CAPPED
     seen = next(seen for seen in nodes if seen.name == node)
-    _remember(place, node, OwnDrain(own.reason, seen.reason_by, seen.reason_s, last))
+    _remember(place, node, OwnDrain(reason, seen.reason_by, seen.reason_s, last))
     return Drained.DRAINED
 
 
@@ -140,8 +150,11 @@ def read_own_drain(place: Place, node: str) -> OwnDrain | None:
     return own if parse_reason(own.reason) else None
 
 
-def forget_own_drain(place: Place, node: str) -> None:
-    """There is no drain of our own any more."""
+def forget_own_drain(place: Place, node: str, reason: str) -> None:
+    """The drain with this reason is ours no longer; another one stays written down."""
+    own = read_own_drain(place, node)
+    if own is None or own.reason != reason:
+        return
     with contextlib.suppress(OSError):
         _file(place, node).unlink()
 
