@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from slurm_guard.adapters.command import run
+from slurm_guard.adapters.boot import read_boot_id
 from slurm_guard.errors import OutsideError
 from slurm_guard.model.process import KernelLine
 from slurm_guard.model.xid import KernelExcerpt, KernelRecord
@@ -23,19 +23,6 @@ _JOURNAL_S = 10.0
 _DRIFT = 1e-4
 """The kernel stamps with a clock of its own, which nobody sets right: it strays by so much of the time
 since boot."""
-
-
-def read_boot_id() -> str:
-    """The kernel's name for this boot, without dashes.
-
-    Raises:
-        OutsideError: /proc does not tell it.
-    """
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip().replace("-", "")
-    except OSError as error:
-        raise OutsideError(f"the boot id cannot be read: {error.strerror}") from None
 
 
 class KmsgLog:
@@ -129,6 +116,8 @@ def read_journal(since_s: float = 0.0, *, timeout_s: float = _JOURNAL_S) -> Kern
         OutsideError: there is no journal, it holds no kernel line of this boot that this user may read, or
             it gives no answer in `timeout_s`.
     """
+    from slurm_guard.adapters.command import run  # brings subprocess, which /dev/kmsg does not need
+
     boot = read_boot_id()
     text = run(
         [

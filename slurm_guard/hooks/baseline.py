@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from slurm_guard.hooks.judgement import GpuCount
+from slurm_guard.adapters.boot import read_boot_id
+from slurm_guard.errors import OutsideError
+from slurm_guard.hooks.judgement import GpuCount, build_counts
 from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.record import read_record, write_record
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """`attempt` tells this run of the job from its others. `kernel_s` is the monotonic clock: what stands in
-    the kernel log from there on belongs to the job's time."""
+    the kernel log from there on belongs to the job's time. `wall_s` is for people.
+    """
 
     attempt: str
     boot_id: str
@@ -26,9 +30,21 @@ def write_baseline(place: Place, job_id: str, baseline: Baseline) -> None:
     Raises:
         OSError: as the file system says.
     """
-    raise NotImplementedError
+    write_record(place.baseline(job_id), asdict(baseline))
 
 
 def read_baseline(place: Place, job_id: str) -> Baseline | None:
     """The baseline of a job that started in this boot; None where there is none that can be read."""
-    raise NotImplementedError
+    said = read_record(place.baseline(job_id))
+    try:
+        if said is None or said["boot_id"] != read_boot_id():
+            return None
+        return Baseline(
+            str(said["attempt"]),
+            said["boot_id"],
+            float(said["wall_s"]),
+            float(said["kernel_s"]),
+            build_counts(said["gpus"]),
+        )
+    except (OutsideError, KeyError, TypeError, ValueError):
+        return None

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from slurm_guard.adapters import kernel_log
-from slurm_guard.adapters.kernel_log import KmsgLog, parse_record, read_boot_id, read_journal
+from slurm_guard.adapters.boot import read_boot_id
+from slurm_guard.adapters.kernel_log import KmsgLog, parse_record, read_journal
 from slurm_guard.errors import OutsideError
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
