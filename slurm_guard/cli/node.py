@@ -23,10 +23,8 @@ from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.job.writer import plain
 from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
 from slurm_guard.policy.health.check import skip
-from slurm_guard.policy.health.gpu import name_action
+from slurm_guard.policy.health.kernel_log import judge_kernel_log
 from slurm_guard.policy.health.node import judge_node
-from slurm_guard.policy.health.xid import parse_pci, parse_xids
-from slurm_guard.policy.health.xidjudge import judge_xids
 
 app = typer.Typer(no_args_is_help=True, help="The health of this node.")
 app.command()(xid)
@@ -47,8 +45,8 @@ def check(
 ) -> None:
     """Judge this node: healthy, warn, unfit or unknown, and what mends it.
 
-    Its GPUs and what the kernel log says of them since the boot, network file systems, scratch space,
-    InfiniBand ports and the clock.
+    Its GPUs and what the kernel log says of them since the driver was loaded, network file systems, scratch
+    space, InfiniBand ports and the clock.
 
     Leaves with 0 for healthy and warn, 1 for unfit, 2 where the node could not be judged. Profiles are those
     of site-config/gpu-profiles.toml and of /etc/slurm-guard/gpu-profiles.toml.
@@ -64,16 +62,13 @@ def check(
 
 
 def judge_log(reading: HealthReading) -> Sequence[Finding]:
-    """What the kernel log says of these GPUs since the boot; the driver's own verdict of now is newer."""
+    """What the kernel log says of these GPUs since the driver was loaded."""
     table = load_xid_table(XID_FILE if XID_FILE.exists() else None)
     try:
-        events = list(parse_xids(read_own().records))
+        records = read_own().records
     except OutsideError as error:
         return [skip("xid", None, str(error))]
-    places = [(parse_pci(gpu.bus_id), gpu) for gpu in reading.gpus if isinstance(gpu.bus_id, str)]
-    gpus = {place: gpu.index for place, gpu in places if place}
-    asked = {place: name_action(gpu.recovery_action) for place, gpu in places if place}
-    return judge_xids(events, table, gpus=gpus, asked=asked)
+    return judge_kernel_log(records, reading, table)
 
 
 def _node_name() -> str:

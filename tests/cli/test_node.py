@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from nvml_library import build_nvml
 
+from slurm_guard.adapters.gpu_health import NvmlHealth
 from slurm_guard.cli import node
 from slurm_guard.cli.app import main
 from slurm_guard.errors import OutsideError
@@ -29,6 +30,8 @@ def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("FAKE_NVML", str(path))
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    # A fork of the test's own process would not see the library.
+    monkeypatch.setattr(node, "NvmlHealth", lambda timeout_s, **_: NvmlHealth(timeout_s))
     monkeypatch.setattr(node, "read_host", HostReading)
     monkeypatch.setattr(node, "read_own", lambda: KernelExcerpt(()))
     monkeypatch.setattr(node, "SITE_PROFILES", tmp_path / "gpu-profiles.toml")

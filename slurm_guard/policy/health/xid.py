@@ -18,6 +18,9 @@ _LINE_LENGTH = 4096
 _SPAN = 3
 """Records that the sentence of a lost GPU goes over."""
 
+_WRITERS = ("NVRM: ", "nvidia-nvswitch")
+_LOADING = "NVRM: loading NVIDIA UNIX "
+
 _PCI = r"(?P<pci>(?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8}):[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_PCI}\):(?: (?P<rest>.*))?", re.DOTALL)
 _SXID = re.compile(rf"nvidia-nvswitch\d{{1,4}}: SXid \((?:PCI:)?{_PCI}\):(?: (?P<rest>.*))?", re.DOTALL)
@@ -28,7 +31,6 @@ _PID = r"pid='?(?P<pid>\d{1,10}|<unknown>)'?, name="
 # The name is anything of at most 15 bytes: it may hold commas and brackets.
 _PROCESS = re.compile(rf"{_PID}(?P<name>.{{0,64}}?)(?:, |$)", re.DOTALL)
 _WITH_CHANNEL = re.compile(rf"{_PID}(?P<name>.{{0,64}}?), (?=Ch [0-9a-f]{{8}})", re.DOTALL)
-_CHANNEL = re.compile(r"pid='?(?P<pid>\d{1,10}|<unknown>)'?, name=(?P<name>.{0,64}?), (?=Ch [0-9a-f]{8})")
 _CHANNEL = re.compile(r"Ch(?:annel)? (?P<channel>[0-9a-f]{8})(?:, |$)")
 _FATAL = re.compile(r"(?:\w+ )?(?P<word>Fatal|Non-?fatal)\b")
 _LINK = re.compile(r"\bLink (?P<link>-?\d{1,3})\b")
@@ -45,6 +47,20 @@ def parse_pci(text: str) -> PciAddress | None:
     return _address(found["pci"]) if found else None
 
 
+def since_load(records: Iterable[KernelRecord]) -> list[KernelRecord]:
+    """The driver's records since it was loaded last: all of them where the log does not show that.
+
+    With the driver every GPU and NVSwitch starts anew; what is still wrong is said again.
+    """
+    kept: list[KernelRecord] = []
+    for record in records:
+        if record.text.startswith(_LOADING) or (kept and kept[-1].boot != record.boot):
+            kept.clear()
+        if record.text.startswith(_WRITERS):
+            kept.append(record)
+    return kept
+
+
 def parse_xids(records: Iterable[KernelRecord]) -> Iterator[XidEvent]:
     """The events of these records in their order; what is none is left out. Never raises.
 
@@ -56,7 +72,7 @@ def parse_xids(records: Iterable[KernelRecord]) -> Iterator[XidEvent]:
     since = 0
     for record in records:
         text = record.text[:_LINE_LENGTH].strip()
-        if not text.startswith(("NVRM: ", "nvidia-nvswitch")):
+        if not text.startswith(_WRITERS):
             continue
         if named := _UUID.match(text):
             uuids[_address(named["pci"])] = named["uuid"]

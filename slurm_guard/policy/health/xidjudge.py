@@ -105,14 +105,21 @@ def judge_xids(
 def _judge_gpu(
     events: Sequence[XidEvent], table: XidTable, echoes: Collection[int], gpu: int | None, asked: str | None
 ) -> list[Finding]:
-    ruled, ruling = _find_ruling(events, asked)
+    said = [(number, e.recovery) for number, e in enumerate(events) if e.code == RECOVERY and e.recovery]
+    # What the driver asks for now counts for all of them, its newest line for what stands before it.
+    ruled, ruling = (len(events), asked) if asked else said[-1] if said else (0, "")
     verdict = explain_recovery(ruling, table) if ruling else None
+    # It asks until it is done: what stands before a line of it was mended where it asks for nothing now.
+    mended = said[-1][0] if said and verdict is not None and verdict.level is None else 0
     found = (
         [] if verdict is None or verdict.level is None else [_driver_finding(events, ruling, verdict, gpu)]
     )
     codes = {event.code for event in events}
     for code in dict.fromkeys(event.code for event in events if event.code != RECOVERY):
         of = [(number, event) for number, event in enumerate(events) if event.code == code]
+        of = [one for one in of if one[0] >= mended or explain_xid(one[1], table).cls not in _MENDED]
+        if not of:
+            continue
         entry = max((explain_xid(event, table) for _, event in of), key=_gravity)
         entry = _combine(entry, codes, echoes, code)
         entry = _count(entry, [event for _, event in of])
@@ -122,14 +129,6 @@ def _judge_gpu(
         if entry.level is not None:
             found.append(_finding("xid", [event for _, event in of], entry, gpu))
     return found
-
-
-def _find_ruling(events: Sequence[XidEvent], asked: str | None) -> tuple[int, str]:
-    """Up to which event the driver's newest verdict counts, and its words; empty where there is none."""
-    if asked:
-        return len(events), asked
-    said = [(n, e.recovery) for n, e in enumerate(events) if e.code == RECOVERY and e.recovery]
-    return said[-1] if said else (0, "")
 
 
 def _combine(

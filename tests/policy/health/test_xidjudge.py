@@ -73,7 +73,8 @@ def test_what_belongs_together(said: list[str | int], found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ([119, NOTHING], ["warn reset Xid 119"]),
+        ([119, NOTHING], []),
+        ([119, RESET, NOTHING, 94], ["warn restart Xid 94"]),
         ([NOTHING, 119], ["fail reset Xid 119"]),
         ([119, NOTHING, 119], ["fail reset Xid 119"]),
         ([119, REBOOT], ["fail reboot Xid 154: Node Reboot Required"]),
@@ -94,6 +95,9 @@ def test_what_the_driver_asks_for_now_is_newer_than_the_log() -> None:
     """NVML's recovery action stands behind every event."""
     (found,) = judge_xids([_event(119)], TABLE, asked={GPUS[0]: "None"})
     assert (found.level, found.cls) == (Level.WARN, HealthClass.RESET)
+    assert judge_xids([_event(119), _event(RESET)], TABLE, asked={GPUS[0]: "None"}) == ()
+    (found,) = judge_xids([_event(RESET), _event(119)], TABLE, asked={GPUS[0]: "None"})
+    assert (found.level, found.value) == (Level.WARN, "Xid 119")
     (found,) = judge_xids([_event(31)], TABLE, asked={GPUS[0]: "Node Reboot Required"}, gpus={GPUS[0]: 5})
     assert (found.level, found.cls, found.gpu) == (Level.FAIL, HealthClass.REBOOT, 5)
 
