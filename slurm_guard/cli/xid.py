@@ -20,7 +20,7 @@ from slurm_guard.job.writer import plain
 from slurm_guard.model.health import Finding
 from slurm_guard.model.xid import KernelExcerpt, KernelRecord, XidEvent, XidKind, XidTable
 from slurm_guard.policy.health.kernel_text import parse_kernel_log
-from slurm_guard.policy.health.xid import parse_xids
+from slurm_guard.policy.health.xid import parse_xids, since_load
 from slurm_guard.policy.health.xidjudge import explain_xid, judge_xids, select_xids
 
 _PIECE = 1 << 16
@@ -39,6 +39,9 @@ def xid(
     since_boot: Annotated[
         bool, typer.Option("--since-boot", help="Only the newest boot that the log holds.")
     ] = False,
+    since_reset: Annotated[
+        bool, typer.Option("--since-reset", help="Only what came after the driver was loaded last.")
+    ] = False,
     since: Annotated[
         float | None,
         typer.Option(
@@ -55,7 +58,7 @@ def xid(
     the log shows that, are left out; a pasted text does not always show it.
     """
     codes = load_xid_table(Path(table) if table else SITE_FILE if SITE_FILE.exists() else None)
-    events, newest_boot, missing = _read(file)
+    events, newest_boot, missing = _read(file, since_reset)
     events = select_xids(events, boot=newest_boot if since_boot or since is not None else None, since_s=since)
     timeless = sum(event.record.time_s is None for event in events)
     if since is not None and timeless:
@@ -69,15 +72,16 @@ def xid(
         print(_page(events, findings, missing, codes))
 
 
-def _read(file: str) -> tuple[list[XidEvent], int, str]:
+def _read(file: str, since_reset: bool) -> tuple[list[XidEvent], int, str]:
     """The events, the log's newest boot, and what is missing."""
     if not file:
         excerpt = read_own()
-        return list(parse_xids(excerpt.records)), 0, excerpt.missing
+        records = since_load(excerpt.records) if since_reset else excerpt.records
+        return list(parse_xids(records)), 0, excerpt.missing
     last = deque([KernelRecord("")], maxlen=1)
     with sys.stdin.buffer if file == "-" else open_log(file) as log:
-        records = _remember(parse_kernel_log(_lines(log, file)), last)
-        found = deque(parse_xids(records), maxlen=_EVENTS)
+        read = _remember(parse_kernel_log(_lines(log, file)), last)
+        found = deque(parse_xids(since_load(read) if since_reset else read), maxlen=_EVENTS)
     missing = f"only the newest {_EVENTS} events are shown" if len(found) == _EVENTS else ""
     return list(found), last[0].boot, missing
 

@@ -57,6 +57,20 @@ def test_each_code_is_told_with_class_and_advice(log: Path, capsys: pytest.Captu
     assert not any("Xid 64" in line for line in out)
 
 
+def test_a_reset_is_seen_by_the_load_of_the_driver(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What stands before it is left out, and all else stays."""
+    lines = LOG.splitlines(keepends=True)
+    lines.insert(-3, "[ 8125.500000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03\n")
+    log.write_text("".join(lines))
+    assert main(["node", "xid", str(log), "--since-reset", "--json"]) == 0
+    events = json.loads(capsys.readouterr().out)["events"]
+    assert [(event["kind"], event["code"]) for event in events] == [
+        ("sxid", 12028),
+        ("xid", 4),
+        ("xid", None),
+    ]
+
+
 def test_json_has_every_event_and_finding(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For programs: all that a line says, its class and advice."""
     assert main(["node", "xid", str(log), "--json"]) == 0

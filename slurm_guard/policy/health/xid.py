@@ -7,6 +7,7 @@ that is cut before the end of its code has none, and that is never a critical ev
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ from slurm_guard.model.xid import KernelRecord, PciAddress, XidEvent, XidKind
 RECOVERY = 154
 FALLEN_OFF = 79
 _LINE_LENGTH = 4096
+_RECORDS = 100_000
+"""The newest that are kept: a log of years holds more than anybody reads."""
 _SPAN = 3
 """Records that the sentence of a lost GPU goes over."""
 
@@ -52,13 +55,13 @@ def since_load(records: Iterable[KernelRecord]) -> list[KernelRecord]:
 
     With the driver every GPU and NVSwitch starts anew; what is still wrong is said again.
     """
-    kept: list[KernelRecord] = []
+    kept: deque[KernelRecord] = deque(maxlen=_RECORDS)
     for record in records:
         if record.text.startswith(_LOADING) or (kept and kept[-1].boot != record.boot):
             kept.clear()
         if record.text.startswith(_WRITERS):
             kept.append(record)
-    return kept
+    return list(kept)
 
 
 def parse_xids(records: Iterable[KernelRecord]) -> Iterator[XidEvent]:
