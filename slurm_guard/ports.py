@@ -68,10 +68,14 @@ class Slurm(Protocol):
         """All nodes of the cluster; of ten thousand an answer of several MB: never on a job's way."""
 
     def drain_node(self, node: str, reason: str) -> None:
-        """Drain the node (administrators only)."""
+        """Drain the node (administrators only), for this reason; one that stands there is overwritten."""
 
     def undrain_node(self, node: str) -> None:
-        """Lift a drain, and nothing but a drain (administrators only)."""
+        """Lift a drain (administrators only); nothing to be lifted is no error, and a DOWN node stays DOWN.
+
+        Slurm lifts a FAIL with it, and shows NOT_RESPONDING until the node has answered: not to be asked
+        for without need.
+        """
 
 
 class Processes(Protocol):

@@ -23,11 +23,14 @@ class SlurmCli:
 
     `timeout_s` is the deadline of each command (left alone they retry a silent controller for 18 s
     and more). The environment is the process's own unless one is given; Slurm's option variables in
-    it are never passed on.
+    it are never passed on. `bin_dir` is the folder of Slurm's commands, for whoever has no PATH (hooks).
     """
 
-    def __init__(self, timeout_s: float = 5.0, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, timeout_s: float = 5.0, environ: Mapping[str, str] | None = None, *, bin_dir: str = ""
+    ) -> None:
         self._timeout_s = timeout_s
+        self._bin_dir = bin_dir
         self._environ = command_environment(os.environ if environ is None else environ)
         self._expanded: dict[str, tuple[str, ...]] = {}
 
@@ -134,23 +137,23 @@ class SlurmCli:
         """The node's states and drain reason."""
         argv = ["scontrol", "show", "node", _word(node), "-o"]
         try:
-            fields = slurm_text.parse_fields(self._run(*argv))
+            return slurm_text.parse_node(self._run(*argv).rstrip("\n"))
         except CommandFailed as error:
             # It says so on stdout.
             raise CommandFailed(argv, error.code, error.stderr or f"node {node} not found") from None
-        return slurm_text.parse_node(fields)
 
     def read_nodes(self) -> tuple[NodeReading, ...]:
         """All nodes of the cluster."""
-        text = self._run("scontrol", "show", "node", "-o")
-        return tuple(slurm_text.parse_node(slurm_text.parse_fields(line)) for line in text.splitlines())
+        lines = self._run("scontrol", "show", "node", "-o").split("\n")
+        # A comment may have lines of its own.
+        return tuple(slurm_text.parse_node(line) for line in lines if line.startswith("NodeName="))
 
     def drain_node(self, node: str, reason: str) -> None:
         """Drain the node (administrators only). A reason that stands there already is overwritten."""
         self._run("scontrol", "update", f"nodename={_word(node)}", "state=drain", f"reason={reason}")
 
     def undrain_node(self, node: str) -> None:
-        """Lift a drain, and nothing but a drain (administrators only)."""
+        """Lift a drain, and a FAIL with it (administrators only)."""
         self._run("scontrol", "update", f"nodename={_word(node)}", "state=undrain")
 
     def read_config(self) -> str:
@@ -181,9 +184,10 @@ class SlurmCli:
             srun_pid=pid,
         )
 
-    def _run(self, *argv: str, text: str = "") -> str:
+    def _run(self, program: str, *words: str, text: str = "") -> str:
+        argv = [os.path.join(self._bin_dir, program), *words]
         try:
-            return command.run(list(argv), self._timeout_s, text=text, env=self._environ)
+            return command.run(argv, self._timeout_s, text=text, env=self._environ)
         except CommandTimedOut as error:
             raise SlurmUnavailable(str(error)) from None
         except CommandFailed as error:

@@ -13,6 +13,7 @@ from slurm_guard.model.reading import NodeReading
 
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z_/:]*)=")
 _JOB_NAME = re.compile(r" JobName=.* UserId=(?=\S+\(\d+\) GroupId=)", re.DOTALL)
+_REASON = re.compile(r" Reason=(.*?) \[([^\[\]@\s]+)@([\dT:-]{19}|Unknown)\](.*)$", re.DOTALL)
 _UNKNOWN = frozenset({"", "(null)", "None", "N/A", "Unknown"})
 _SILENT = (
     "unable to contact slurm controller",
@@ -111,30 +112,28 @@ def parse_states(text: str) -> frozenset[str]:
     return words | {"NOT_RESPONDING"} if "*" in text else words
 
 
-def parse_reason(text: str) -> str:
-    """The reason of a drain without who set it and when.
+def parse_node(line: str) -> NodeReading:
+    """The node of one line of `scontrol -o show node`, printed under TZ=UTC.
 
-    >>> parse_reason("bad cable [root@2026-11-29T18:54:01]")
-    'bad cable'
+    The reason is read whole, also where it looks like fields or had several lines: word for word it says
+    whose drain it is.
+
+    >>> stamp = "[root@2026-11-29T18:54:01]"
+    >>> node = parse_node(f"NodeName=n1 State=IDLE Partitions=a,b Reason=bad Keep=yes {stamp} Comment=c")
+    >>> node.reason, node.reason_by, node.reason_s, node.partitions
+    ('bad Keep=yes', 'root', 1795978441.0, ('a', 'b'))
+    >>> parse_node(f"NodeName=n1 State=DOWN Reason=bad {stamp}        since Monday").reason
+    'bad since Monday'
     """
-    return re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", text)
-
-
-def parse_node(fields: Mapping[str, str]) -> NodeReading:
-    """The node of the fields of `scontrol show node`, printed under TZ=UTC.
-
-    >>> shown = {"NodeName": "n1", "State": "IDLE", "Reason": "bad [root@2026-11-29T18:54:01]"}
-    >>> parse_node(shown).reason_by, parse_node(shown).reason_s
-    ('root', 1795978441.0)
-    """
-    said = fields.get("Reason", "")
-    by = re.search(r" \[([^\[\]@]*)@([^\[\]]*)\]$", said)
+    fields = parse_fields(line)
+    said = _REASON.search(line)
+    more = _KEY.split(said[4])[0].strip() if said else ""
     return NodeReading(
         name=fields.get("NodeName", ""),
         states=parse_states(fields.get("State", "")),
-        reason=parse_reason(said),
-        reason_by=by[1] if by else "",
-        reason_s=parse_time_s(by[2]) if by else None,
+        reason=" ".join(filter(None, (said[1], more))) if said else fields.get("Reason", ""),
+        reason_by=said[2] if said else "",
+        reason_s=parse_time_s(said[3]) if said else None,
         partitions=tuple(name for name in fields.get("Partitions", "").split(",") if name),
     )
 

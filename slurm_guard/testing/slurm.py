@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 
 from slurm_guard.errors import CommandFailed, SlurmUnavailable
 from slurm_guard.model.reading import JobReading, NodeReading, StepReading
+from slurm_guard.ports import Clock
+from slurm_guard.testing.clock import FakeClock
 
 _USER_ID = 1000
 SCRIPT = "#!/bin/sh\nsrun sleep 600\n"
@@ -27,15 +29,36 @@ class FakeSlurm:
     """The `Slurm` port for a cluster of these nodes, asked by a plain user.
 
     Jobs start as soon as they are submitted and the caller owns them all; nothing ends by itself. With
-    `available` False the controller is silent. `signals` are the (step, signal) that were sent.
+    `available` False the controller is silent. `signals` are the (step, signal) that were sent. `clock`
+    gives the time of a reason; all nodes are in the one partition `main`, but for those in `partitions`.
     """
 
-    def __init__(self, nodes: Iterable[str]) -> None:
-        self.available = True
+    def __init__(
+        self,
+        nodes: Iterable[str],
+        *,
+        clock: Clock | None = None,
+        partitions: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         self.signals: list[tuple[str, str]] = []
-        self._administrator = False
-        self._nodes = {name: NodeReading(name, frozenset({"IDLE"}), "") for name in nodes}
+        self._silent: list[bool] = []  # shared by all who ask
+        self._administrator = ""
+        self._clock = clock or FakeClock()
+        main = ("main",)
+        self._nodes = {
+            name: NodeReading(name, frozenset({"IDLE"}), "", partitions=(partitions or {}).get(name, main))
+            for name in nodes
+        }
         self._jobs: dict[str, _Job] = {}
+
+    @property
+    def available(self) -> bool:
+        """Whether the controller answers, whoever asks."""
+        return not self._silent
+
+    @available.setter
+    def available(self, answers: bool) -> None:
+        self._silent[:] = [] if answers else [True]
 
     # --- what a test does
 
@@ -59,11 +82,22 @@ class FakeSlurm:
         self.start_job(job_id)
         return job_id
 
-    def as_administrator(self) -> FakeSlurm:
-        """The same cluster, asked by an administrator."""
+    def as_administrator(self, name: str = "root") -> FakeSlurm:
+        """The same cluster, asked by an administrator of this name."""
         other = copy(self)
-        other._administrator = True
+        other._administrator = name
         return other
+
+    def set_node(self, node: str, *states: str, reason: str = "", by: str = "slurm") -> None:
+        """Give the node these states, and what somebody says of them (`slurm`: the controller itself)."""
+        when_s = float(int(self._clock.wall_s())) if reason else None
+        self._nodes[node] = replace(
+            self._nodes[node],
+            states=frozenset(states),
+            reason=reason,
+            reason_by=by if reason else "",
+            reason_s=when_s,
+        )
 
     def start_job(self, job_id: str) -> None:
         """Start a pending job, after a requeue again; AssertionError where its nodes can't be had."""
@@ -167,24 +201,39 @@ class FakeSlurm:
             raise _refused("scontrol", f"Node {node} not found", "show", "node", node)
         return self._nodes[node]
 
-    def drain_node(self, node: str, reason: str) -> None:
-        """Drain it; refused to plain users."""
-        reading = self.read_node(node)
-        if not self._administrator:
-            raise _refused("scontrol", "slurm_update error: Invalid user id", "update", f"nodename={node}")
-        self._nodes[node] = replace(reading, states=reading.states | {"DRAIN"}, reason=reason)
-
     def read_nodes(self) -> tuple[NodeReading, ...]:
         """All nodes."""
         self._ask()
         return tuple(self._nodes.values())
 
+    def drain_node(self, node: str, reason: str) -> None:
+        """Drain it; refused to plain users, and without a reason."""
+        if not reason:
+            raise _refused("scontrol", "You must specify a reason when DOWNING or DRAINING a node.", "update")
+        reading = self._changeable(node)
+        self._nodes[node] = replace(
+            reading,
+            states=reading.states | {"DRAIN"},
+            reason=reason,
+            reason_by=self._administrator,
+            reason_s=float(int(self._clock.wall_s())),
+        )
+
     def undrain_node(self, node: str) -> None:
-        """Lift the drain; refused to plain users, and where there is none."""
-        reading = self.read_node(node)
-        if not self._administrator:
-            raise _refused("scontrol", "slurm_update error: Invalid user id", "update", f"nodename={node}")
-        self._nodes[node] = replace(reading, states=reading.states - {"DRAIN"}, reason="")
+        """Lift the drain, a FAIL too; refused to plain users. A DOWN node stays so, with its reason."""
+        reading = self._changeable(node)
+        reading = replace(reading, states=reading.states - {"DRAIN", "FAIL"})
+        if "DOWN" not in reading.states:
+            reading = replace(reading, reason="", reason_by="", reason_s=None)
+        self._nodes[node] = reading
+
+    def _changeable(self, node: str) -> NodeReading:
+        self._ask()
+        refusal = "" if node in self._nodes else "slurm_update error: Invalid node name specified"
+        refusal = refusal if self._administrator else "slurm_update error: Invalid user id"
+        if refusal:
+            raise _refused("scontrol", refusal, "update", f"nodename={node}")
+        return self._nodes[node]
 
     def _ask(self) -> None:
         if not self.available:

@@ -86,3 +86,19 @@ def test_node_lists_are_expanded_once(tmp_path: Path) -> None:
     assert port.expand("n[1-2]") == port.expand("n[1-2]") == ("n1", "n2")
     assert port.expand("n1") == ("n1",)
     assert (tmp_path / "calls").read_text() == "x\n"
+
+
+def test_hooks_have_no_path(tmp_path: Path) -> None:
+    """With an empty environment the folder of Slurm's commands is enough, whatever they are called with."""
+    slurm(tmp_path, scontrol='echo "NodeName=n1 State=IDLE Comment=${SLURM_CONF-none},$*"')
+    node = SlurmCli(environ={}, bin_dir=str(tmp_path)).read_node("n1")
+    assert node.states == {"IDLE"}
+    with pytest.raises(CommandFailed, match=f"{tmp_path}/scancel: not found"):
+        SlurmCli(environ={}, bin_dir=str(tmp_path)).cancel_step("7.0", "TERM")
+
+
+def test_lines_in_what_people_wrote_are_no_nodes(tmp_path: Path) -> None:
+    """A comment of several lines; separators that are no line ends to Slurm."""
+    shown = "printf 'NodeName=n1 State=IDLE Comment=a\\nState=DOWN\\nNodeName=n2 State=IDLE Extra=a\\rb\\n'"
+    nodes = slurm(tmp_path, scontrol=shown).read_nodes()
+    assert [(node.name, *node.states) for node in nodes] == [("n1", "IDLE"), ("n2", "IDLE")]

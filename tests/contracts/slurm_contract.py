@@ -39,8 +39,14 @@ class World(Protocol):
     def await_requeued(self, job_id: str) -> JobReading:
         """The job once it has left its nodes."""
 
+    def set_node(self, node: str, state: str, reason: str) -> None:
+        """A person sets the node DOWN or FAIL, with a reason."""
+
+    def wall_s(self) -> float:
+        """The time at the controller, in seconds since the epoch."""
+
     def silence(self) -> AbstractContextManager[None]:
-        """The controller answers nobody meanwhile."""
+        """The controller answers nobody meanwhile, and both ports are impatient."""
 
 
 class SlurmContract:
@@ -178,16 +184,74 @@ class SlurmContract:
         with pytest.raises(CommandFailed, match="not found"):
             world.slurm.read_node("no-such-node")
 
+    def test_all_nodes(self, world: World) -> None:
+        """Each as it is read alone, with its partitions."""
+        nodes = world.slurm.read_nodes()
+        assert sorted(node.name for node in nodes) == sorted(world.nodes)
+        assert {node.partitions for node in nodes} == {("main",)}
+        assert {(node.reason, node.reason_by, node.reason_s) for node in nodes} == {("", "", None)}
+        assert world.slurm.read_node(world.nodes[1]) in nodes
+
     def test_drain(self, world: World) -> None:
-        """Administrators drain with a reason; a plain user is refused and nothing changes."""
-        node = world.nodes[0]
-        with pytest.raises(CommandFailed, match="Invalid user id"):
-            world.slurm.drain_node(node, "mine")
-        assert "DRAIN" not in world.slurm.read_node(node).states
-        world.administrator.drain_node(node, "slurm-guard: two words")
+        """Administrators drain with a reason, and who gave it when is seen by everybody."""
+        node, reason = world.nodes[0], "slurm-guard: gpu=3 Class=reset two words"
+        before_s = int(world.wall_s())
+        world.administrator.drain_node(node, reason)
         reading = world.slurm.read_node(node)
         assert "DRAIN" in reading.states
-        assert reading.reason == "slurm-guard: two words"
+        assert (reading.reason, reading.reason_by) == (reason, "root")
+        assert reading.reason_s is not None
+        assert before_s <= reading.reason_s <= world.wall_s()
+        assert reading in world.slurm.read_nodes()
+
+    def test_the_last_reason_stands(self, world: World) -> None:
+        """A second drain overwrites the first one's words."""
+        world.administrator.drain_node(world.nodes[0], "bad cable")
+        world.administrator.drain_node(world.nodes[0], "keep for the vendor")
+        assert world.slurm.read_node(world.nodes[0]).reason == "keep for the vendor"
+
+    def test_undrain(self, world: World) -> None:
+        """Drain and reason are gone; once more, or where nothing was drained, is no error."""
+        first, second = world.nodes[:2]
+        world.administrator.drain_node(first, "bad cable")
+        for node in (first, first, second):
+            world.administrator.undrain_node(node)
+            reading = world.slurm.read_node(node)
+            assert "DRAIN" not in reading.states
+            assert (reading.reason, reading.reason_by, reading.reason_s) == ("", "", None)
+
+    def test_undrain_leaves_a_node_down(self, world: World) -> None:
+        """DOWN is somebody else's word, and the last reason stands."""
+        node = world.nodes[0]
+        world.set_node(node, "DOWN", "broken")
+        world.administrator.drain_node(node, "bad cable")
+        world.administrator.undrain_node(node)
+        reading = world.slurm.read_node(node)
+        assert "DOWN" in reading.states
+        assert "DRAIN" not in reading.states
+        assert reading.reason == "bad cable"
+
+    def test_undrain_lifts_a_fail_too(self, world: World) -> None:
+        """Whoever undrains looks for FAIL before."""
+        world.set_node(world.nodes[0], "FAIL", "soon for the vendor")
+        assert "FAIL" in world.slurm.read_node(world.nodes[0]).states
+        world.administrator.undrain_node(world.nodes[0])
+        reading = world.slurm.read_node(world.nodes[0])
+        assert "FAIL" not in reading.states
+        assert reading.reason == ""
+
+    def test_refused_drain_and_undrain(self, world: World) -> None:
+        """A plain user changes nothing; nor does a drain without a reason, or of a node that is none."""
+        node = world.nodes[0]
+        for change in _CHANGES:
+            with pytest.raises(CommandFailed, match="Invalid user id"):
+                change(world.slurm, node)
+            with pytest.raises(CommandFailed, match="Invalid node name"):
+                change(world.administrator, "no-such-node")
+        with pytest.raises(CommandFailed, match="must specify a reason"):
+            world.administrator.drain_node(node, "")
+        assert world.slurm.read_node(node).reason == ""
+        assert "DRAIN" not in world.slurm.read_node(node).states
 
     def test_silent_controller_is_unavailable(self, world: World) -> None:
         """Unknown is not refused; the names of a node list can be had all the same."""
@@ -196,8 +260,11 @@ class SlurmContract:
             for ask in _QUESTIONS:
                 with pytest.raises(SlurmUnavailable):
                     ask(world.slurm, job_id)
+            for ask_node in (*_CHANGES, lambda slurm, node: slurm.read_node(node)):
+                with pytest.raises(SlurmUnavailable):
+                    ask_node(world.administrator, world.nodes[0])
             with pytest.raises(SlurmUnavailable):
-                world.slurm.read_node(world.nodes[0])
+                world.slurm.read_nodes()
             assert world.slurm.expand("n[1-2]") == ("n1", "n2")
 
 
@@ -208,6 +275,10 @@ _QUESTIONS: tuple[Any, ...] = (
     lambda slurm, job_id: slurm.test_requeue(job_id, []),
     lambda slurm, job_id: slurm.requeue(job_id, []),
     lambda slurm, job_id: slurm.cancel_step(f"{job_id}.0", "TERM"),
+)
+_CHANGES: tuple[Any, ...] = (
+    lambda slurm, node: slurm.drain_node(node, "mine"),
+    lambda slurm, node: slurm.undrain_node(node),
 )
 
 

@@ -9,6 +9,7 @@ import pytest
 from contracts.slurm_contract import SlurmContract
 
 from slurm_guard.model.reading import JobReading
+from slurm_guard.testing.clock import FakeClock
 from slurm_guard.testing.slurm import FakeSlurm
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -20,7 +21,8 @@ class FakeWorld:
     nodes = NODES
 
     def __init__(self) -> None:
-        self.slurm = FakeSlurm(NODES)
+        self.clock = FakeClock()
+        self.slurm = FakeSlurm(NODES, clock=self.clock)
         self.administrator = self.slurm.as_administrator()
 
     def submit(
@@ -44,6 +46,14 @@ class FakeWorld:
 
     def await_requeued(self, job_id: str) -> JobReading:
         return self.slurm.read_job(job_id)
+
+    def set_node(self, node: str, state: str, reason: str) -> None:
+        self.slurm.set_node(
+            node, *(["IDLE", "FAIL"] if state == "FAIL" else [state]), reason=reason, by="alice"
+        )
+
+    def wall_s(self) -> float:
+        return self.clock.wall_s()
 
     @contextmanager
     def silence(self) -> Iterator[None]:
@@ -74,3 +84,17 @@ def test_what_a_test_can_do_besides() -> None:
     assert slurm.read_job(job_id).nodes == ("n2", "n3")
     slurm.end_job(job_id, "CANCELLED")
     assert slurm.read_job(job_id).state == "CANCELLED"
+
+
+def test_what_a_test_can_do_to_nodes() -> None:
+    """Partitions, several administrators, what the controller itself says, and a time that goes on."""
+    clock = FakeClock(wall_s=100.0)
+    slurm = FakeSlurm(NODES, clock=clock, partitions={"n1": ("main", "long")})
+    assert [slurm.read_node(node).partitions for node in NODES[:2]] == [("main", "long"), ("main",)]
+    slurm.as_administrator("alice").drain_node("n1", "bad cable")
+    clock.advance(50)
+    slurm.as_administrator().drain_node("n2", "slurm-guard: gpu_lost")
+    slurm.set_node("n3", "DOWN", "NOT_RESPONDING", reason="Not responding")
+    said = [(node.reason_by, node.reason_s) for node in slurm.read_nodes()]
+    assert said == [("alice", 100.0), ("root", 150.0), ("slurm", 150.0), ("", None)]
+    assert slurm.read_node("n3").states == {"DOWN", "NOT_RESPONDING"}

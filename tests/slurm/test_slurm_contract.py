@@ -44,7 +44,7 @@ class RealWorld:
         environ = {**cluster.env, "PATH": f"{folder}:{cluster.env['PATH']}", "SBATCH_PARTITION": "no-such"}
         self.slurm = SlurmCli(environ=environ)
         self.administrator = SlurmCli(environ=cluster.env)
-        self._impatient = SlurmCli(0.5, environ)
+        self._impatient = SlurmCli(0.5, environ), SlurmCli(0.5, cluster.env)
 
     def submit(
         self,
@@ -88,12 +88,21 @@ class RealWorld:
         self.cluster.wait_state(job_id, {"PENDING"})
         return self.slurm.read_job(job_id)
 
+    def set_node(self, node: str, state: str, reason: str) -> None:
+        self.cluster.run_as_root(
+            ["scontrol", "update", f"nodename={node}", f"state={state}", f"reason={reason}"]
+        )
+
+    def wall_s(self) -> float:
+        return time.time()
+
     @contextmanager
     def silence(self) -> Iterator[None]:
-        patient, self.slurm = self.slurm, self._impatient
+        patient = self.slurm, self.administrator
+        self.slurm, self.administrator = self._impatient
         with self.cluster.pause_controller():
             yield
-        self.slurm = patient
+        self.slurm, self.administrator = patient
 
     def close(self) -> None:
         for salloc in self._allocations:
