@@ -1,0 +1,228 @@
+"""Of a job's leftovers all are killed, and of everything else on the node nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_guard.adapters import procfs
+from slurm_guard.hooks import leftover
+from slurm_guard.hooks.context import HookJob
+from slurm_guard.hooks.leftover import Leftover, describe, is_stuck, kill_leftovers
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as the epilog has it")
+
+USER = 54321
+JOB = HookJob("4711", USER, USER, "ann", "n2")
+MARKS = {"SLURM_JOB_ID": "4711", "SLURMD_NODENAME": "n2"}
+
+
+class Node:
+    """Processes on this node, all gone at the end."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._all: list[subprocess.Popen[bytes]] = []
+
+    def start(self, user: int = USER, code: str = "", **environ: str) -> subprocess.Popen[bytes]:
+        """A process that sleeps; it is running its program when this returns."""
+        program = f"{code}\nprint(flush=True)\nimport time\ntime.sleep(600)"
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", program],
+            env=environ, user=user, group=user, extra_groups=[], stdout=subprocess.PIPE, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        self._all.append(process)
+        return process
+
+    def kill(self, job: HookJob = JOB, wait_s: float = 20.0) -> tuple[Leftover, ...]:
+        """What the epilog does."""
+        return kill_leftovers(job, time.monotonic() + wait_s, self.lines.append)
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._all:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """This one."""
+    node = Node()
+    yield node
+    node.close()
+
+
+def test_process_that_bears_the_jobs_marks_is_killed(node: Node) -> None:
+    """Though it ignores all that can be ignored."""
+    stubborn = "import signal\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)"
+    left = node.start(code=stubborn, **MARKS)
+    assert node.kill() == ()
+    assert left.wait() == -signal.SIGKILL
+    assert node.lines == ["killed 1 processes that job 4711 had left"]
+
+
+def test_node_without_leftovers_is_quiet(node: Node) -> None:
+    """Nothing to kill, nothing to say."""
+    node.start()
+    assert node.kill() == ()
+    assert node.lines == []
+
+
+@pytest.mark.parametrize(
+    ("user", "environ"),
+    [
+        (USER, MARKS | {"SLURM_JOB_ID": "4712"}),
+        (USER, MARKS | {"SLURM_JOB_ID": "47110"}),
+        (USER, MARKS | {"SLURMD_NODENAME": "n3"}),
+        (USER, {"SLURM_JOB_ID": "4711"}),
+        (USER, {}),
+        (USER + 1, MARKS),
+        (0, MARKS),
+    ],
+    ids=["other job", "longer number", "other node", "salloc's shell", "no job", "other user", "root"],
+)
+def test_process_of_anything_else_lives_on(node: Node, user: int, environ: dict[str, str]) -> None:
+    """One mark alone convicts nobody."""
+    other = node.start(user, **environ)
+    left = node.start(**MARKS)
+    node.kill()
+    assert left.wait() == -signal.SIGKILL
+    assert other.poll() is None
+
+
+def test_process_with_a_foot_in_another_user_lives_on(node: Node) -> None:
+    """A program that runs as root for the user is not the user's."""
+    other = node.start(0, code=f"import os\nos.setresuid({USER}, 0, 0)", **MARKS)
+    node.kill()
+    assert other.poll() is None
+
+
+def test_job_of_root_is_left_alone(node: Node) -> None:
+    """User 0 is never killed, whatever slurmd's environment says."""
+    own = node.start(0, **MARKS)
+    assert node.kill(HookJob("4711", 0, 0, "root", "n2")) == ()
+    assert own.poll() is None
+
+
+def _group(monkeypatch: pytest.MonkeyPatch, pid: int, text: str) -> None:
+    """Let the kernel say that this process is in these cgroups."""
+    real = procfs.read_text
+
+    def read(asked: int, name: str) -> str:
+        return text if (asked, name) == (pid, "cgroup") else real(asked, name)
+
+    monkeypatch.setattr(leftover.procfs, "read_text", read)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "9:pids:/slurm/uid_54321/job_4711/step_0/task_0\n0::/\n",
+        "9:pids:/slurm_n2/uid_54321/job_4711\n",
+        "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0\n",
+        "0::/system.slice/n2_slurmstepd.scope/job_4711/step_0/user/job_9\n",
+    ],
+)
+def test_process_in_the_jobs_cgroup_needs_no_environment(
+    node: Node, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    """Programs wipe their environment; out of a cgroup none can get."""
+    left = node.start()
+    _group(monkeypatch, left.pid, group)
+    assert node.kill() == ()
+    assert left.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "0::/system.slice/slurmstepd.scope/job_4712/step_0\n",
+        "0::/system.slice/slurmstepd.scope/job_47110/step_0\n",
+        "0::/system.slice/slurmstepd.scope/job_4712/step_0/user/job_4711\n",
+        "9:pids:/slurm_n3/uid_54321/job_4711/step_0\n",
+        "0::/system.slice/n3_slurmstepd.scope/job_4711/step_0\n",
+    ],
+)
+def test_process_in_the_cgroup_of_another_job_lives_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    """Whatever its environment says: a job can start another, whose processes inherit much."""
+    other = node.start(**MARKS)
+    _group(monkeypatch, other.pid, group)
+    node.kill()
+    assert other.poll() is None
+
+
+def test_process_that_forks_away_is_caught(node: Node) -> None:
+    """Children that are born while their parents die."""
+    code = "import os\nfor _ in range(5): os.fork()"
+    node.start(code=code, **MARKS)
+    assert node.kill() == ()
+    assert _count_marked() == 0
+
+
+def _count_marked() -> int:
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    alive = [pid for pid in pids if b"SLURM_JOB_ID=4711" in procfs.read_environ(pid)]
+    return len(alive)
+
+
+def test_process_that_cannot_be_killed_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what it waits for; nobody waits for it longer than there is time."""
+    left = node.start(**MARKS)
+    real = procfs.read_stat
+
+    def read(pid: int) -> procfs.Stat | None:
+        stat = real(pid)
+        if stat is not None and pid == left.pid:
+            stat.state, stat.name = "D", "evil\nname"
+        return stat
+
+    monkeypatch.setattr(leftover.procfs, "read_stat", read)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda handle, number: None)
+    (stuck,) = node.kill(wait_s=0.2)
+    assert stuck.pid == left.pid
+    assert is_stuck(stuck)
+    assert describe(stuck).startswith("'evil\\nname' in state D")
+    assert f"process {left.pid} of job 4711 is still there" in node.lines[-1]
+
+
+def test_hanging_environment_costs_a_second_and_a_line(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading another's environment can hang: nobody is killed on a guess."""
+    other = node.start(**MARKS)
+    monkeypatch.setattr(leftover, "_ENVIRON_S", 0.1)
+    monkeypatch.setattr(leftover.procfs, "read_environ", lambda pid: time.sleep(60))
+    assert node.kill() == ()
+    assert other.poll() is None
+    assert "nobody knows whose they are" in node.lines[0]
+
+
+def test_process_of_a_reused_number_is_not_killed(node: Node) -> None:
+    """The start time tells it from the one that was found."""
+    other = node.start(**MARKS)
+    stat = procfs.read_stat(other.pid)
+    assert stat is not None
+    assert not leftover._kill(Leftover(other.pid, stat.start_ticks - 1), USER)
+    assert other.poll() is None
+
+
+def test_killing_keeps_nothing_open(node: Node) -> None:
+    """No handle, no pipe."""
+    node.start(**MARKS)
+    node.start()
+    before = len(os.listdir("/proc/self/fd"))
+    node.kill()
+    assert node.lines
+    assert len(os.listdir("/proc/self/fd")) == before
