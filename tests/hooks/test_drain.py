@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from slurm_guard.hooks.drain import Drained, drain_own_node, open_slurm, read_own_drain, settle
@@ -248,7 +248,12 @@ class TurnSlurm:
         return ask
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(random=st.randoms(use_true_random=False), cap=st.integers(1, 12))
 def test_fifty_nodes_that_fail_at_once_settle_at_the_cap_in_whatever_order_they_come(
     random: object, cap: int, tmp_path: Path
