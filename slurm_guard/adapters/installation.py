@@ -68,6 +68,12 @@ def read_path(path: Path) -> PathReading:
     return PathReading(str(path), next(closed, ""), next(loose, ""))
 
 
+def find_foreign(path: Path, owner: int = 0) -> str:
+    """The part of the path, links followed, that is not root's (or `owner`'s) or that others can change."""
+    parts = _walk(path)
+    return next((part for part, found in parts if found.st_uid not in (0, owner) or _is_loose(found)), "")
+
+
 def read_hooks(config: SlurmConfig, folder: Path) -> tuple[HookPattern, ...]:
     """The programs that slurmd runs as root, as far as they are on this machine.
 
@@ -101,10 +107,9 @@ def _read_pattern(key: str, pattern: str, folder: Path) -> HookPattern:
 
 
 def _read_hook(path: str) -> HookFile:
-    loose = (part for part, found in _walk(Path(path)) if found.st_uid or _is_loose(found))
     mode = os.stat(path).st_mode if os.path.exists(path) else 0
     executable = stat.S_ISREG(mode) and bool(mode & 0o111)
-    return HookFile(path, executable, next(loose, ""), _read_start(path))
+    return HookFile(path, executable, find_foreign(Path(path)), _read_start(path))
 
 
 def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:

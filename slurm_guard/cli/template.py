@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-import slurm_guard
 from slurm_guard.adapters.files import write_atomic
+from slurm_guard.config.shipped import find_shipped
 from slurm_guard.errors import SlurmGuardError, UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Batch scripts with the guard in them.")
@@ -82,10 +82,7 @@ def render(
 
 def read_templates() -> dict[str, Template]:
     """The shipped templates by name."""
-    package = Path(slurm_guard.__file__).parent
-    inside = package / "templates"  # of an installed wheel; else beside the package, in a checkout
-    folder = inside if inside.is_dir() else package.parent / "templates"
-    paths = sorted(folder.glob(f"*{_SUFFIX}"))
+    paths = sorted(find_shipped("templates").glob(f"*{_SUFFIX}"))
     return {t.name: t for t in (_parse(path.name.removesuffix(_SUFFIX), path.read_text()) for path in paths)}
 
 

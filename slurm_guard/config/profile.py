@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_guard.config.load import read_toml
 from slurm_guard.config.schema import nearest
+from slurm_guard.config.shipped import find_shipped
 from slurm_guard.errors import ConfigError
 from slurm_guard.model.health import Profile, Switch
 
@@ -26,7 +27,7 @@ def load_profiles(site: Path | None = None) -> tuple[Profile, ...]:
     Raises:
         ConfigError: one line that names file, key, value and remedy.
     """
-    shipped = _folder() / "gpu-profiles.toml"
+    shipped = find_shipped("site-config") / "gpu-profiles.toml"
     sources = [(shipped, read_toml(shipped))]
     if site is not None and site.exists():
         sources.append((site, read_toml(site)))
@@ -37,12 +38,6 @@ def load_profiles(site: Path | None = None) -> tuple[Profile, ...]:
             _merge(merged.setdefault(name, {"check": {}}), body, f"{path}: {name}", known)
     generic = merged[_GENERIC]
     return tuple(_build(name, generic, body) for name, body in merged.items())
-
-
-def _folder() -> Path:
-    package = Path(__file__).parents[1]
-    inside = package / "site-config"  # of an installed wheel; else beside the package, in a checkout
-    return inside if inside.is_dir() else package.parent / "site-config"
 
 
 def _merge(target: dict[str, Any], body: object, where: str, checks: set[str] | None) -> None:
