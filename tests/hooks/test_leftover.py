@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -30,12 +30,14 @@ class Node:
         self.lines: list[str] = []
         self._all: list[subprocess.Popen[bytes]] = []
 
-    def start(self, user: int = USER, code: str = "", **environ: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, user: int = USER, code: str = "", environ: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """A process that sleeps; it is running its program when this returns."""
         program = f"{code}\nprint(flush=True)\nimport time\ntime.sleep(600)"
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", program],
-            env=environ, user=user, group=user, extra_groups=[], stdout=subprocess.PIPE, cwd="/",
+            env=environ or {}, user=user, group=user, extra_groups=[], stdout=subprocess.PIPE, cwd="/",
             start_new_session=True,
         )  # fmt: skip
         assert process.stdout is not None
@@ -67,7 +69,7 @@ def node() -> Iterator[Node]:
 def test_process_that_bears_the_jobs_marks_is_killed(node: Node) -> None:
     """Though it ignores all that can be ignored."""
     stubborn = "import signal\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)"
-    left = node.start(code=stubborn, **MARKS)
+    left = node.start(code=stubborn, environ=MARKS)
     assert node.kill() == ()
     assert left.wait() == -signal.SIGKILL
     assert node.lines == ["killed 1 processes that job 4711 had left"]
@@ -95,8 +97,8 @@ def test_node_without_leftovers_is_quiet(node: Node) -> None:
 )
 def test_process_of_anything_else_lives_on(node: Node, user: int, environ: dict[str, str]) -> None:
     """One mark alone convicts nobody."""
-    other = node.start(user, **environ)
-    left = node.start(**MARKS)
+    other = node.start(user, environ=environ)
+    left = node.start(environ=MARKS)
     node.kill()
     assert left.wait() == -signal.SIGKILL
     assert other.poll() is None
@@ -104,14 +106,14 @@ def test_process_of_anything_else_lives_on(node: Node, user: int, environ: dict[
 
 def test_process_with_a_foot_in_another_user_lives_on(node: Node) -> None:
     """A program that runs as root for the user is not the user's."""
-    other = node.start(0, code=f"import os\nos.setresuid({USER}, 0, 0)", **MARKS)
+    other = node.start(0, code=f"import os\nos.setresuid({USER}, 0, 0)", environ=MARKS)
     node.kill()
     assert other.poll() is None
 
 
 def test_job_of_root_is_left_alone(node: Node) -> None:
     """User 0 is never killed, whatever slurmd's environment says."""
-    own = node.start(0, **MARKS)
+    own = node.start(0, environ=MARKS)
     assert node.kill(HookJob("4711", 0, 0, "root", "n2")) == ()
     assert own.poll() is None
 
@@ -123,7 +125,7 @@ def _group(monkeypatch: pytest.MonkeyPatch, pid: int, text: str) -> None:
     def read(asked: int, name: str) -> str:
         return text if (asked, name) == (pid, "cgroup") else real(asked, name)
 
-    monkeypatch.setattr(leftover.procfs, "read_text", read)
+    monkeypatch.setattr(procfs, "read_text", read)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_process_in_the_cgroup_of_another_job_lives_on(
     node: Node, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
     """Whatever its environment says: a job can start another, whose processes inherit much."""
-    other = node.start(**MARKS)
+    other = node.start(environ=MARKS)
     _group(monkeypatch, other.pid, group)
     node.kill()
     assert other.poll() is None
@@ -168,7 +170,7 @@ def test_process_in_the_cgroup_of_another_job_lives_on(
 def test_process_that_forks_away_is_caught(node: Node) -> None:
     """Children that are born while their parents die."""
     code = "import os\nfor _ in range(5): os.fork()"
-    node.start(code=code, **MARKS)
+    node.start(code=code, environ=MARKS)
     assert node.kill() == ()
     assert _count_marked() == 0
 
@@ -181,7 +183,7 @@ def _count_marked() -> int:
 
 def test_process_that_cannot_be_killed_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what it waits for; nobody waits for it longer than there is time."""
-    left = node.start(**MARKS)
+    left = node.start(environ=MARKS)
     real = procfs.read_stat
 
     def read(pid: int) -> procfs.Stat | None:
@@ -190,7 +192,7 @@ def test_process_that_cannot_be_killed_is_named(node: Node, monkeypatch: pytest.
             stat.state, stat.name = "D", "evil\nname"
         return stat
 
-    monkeypatch.setattr(leftover.procfs, "read_stat", read)
+    monkeypatch.setattr(procfs, "read_stat", read)
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda handle, number: None)
     (stuck,) = node.kill(wait_s=0.2)
     assert stuck.pid == left.pid
@@ -201,9 +203,9 @@ def test_process_that_cannot_be_killed_is_named(node: Node, monkeypatch: pytest.
 
 def test_hanging_environment_costs_a_second_and_a_line(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading another's environment can hang: nobody is killed on a guess."""
-    other = node.start(**MARKS)
+    other = node.start(environ=MARKS)
     monkeypatch.setattr(leftover, "_ENVIRON_S", 0.1)
-    monkeypatch.setattr(leftover.procfs, "read_environ", lambda pid: time.sleep(60))
+    monkeypatch.setattr(procfs, "read_environ", lambda pid: time.sleep(60))
     assert node.kill() == ()
     assert other.poll() is None
     assert "nobody knows whose they are" in node.lines[0]
@@ -211,7 +213,7 @@ def test_hanging_environment_costs_a_second_and_a_line(node: Node, monkeypatch: 
 
 def test_process_of_a_reused_number_is_not_killed(node: Node) -> None:
     """The start time tells it from the one that was found."""
-    other = node.start(**MARKS)
+    other = node.start(environ=MARKS)
     stat = procfs.read_stat(other.pid)
     assert stat is not None
     assert not leftover._kill(Leftover(other.pid, stat.start_ticks - 1), USER)
@@ -220,7 +222,7 @@ def test_process_of_a_reused_number_is_not_killed(node: Node) -> None:
 
 def test_killing_keeps_nothing_open(node: Node) -> None:
     """No handle, no pipe."""
-    node.start(**MARKS)
+    node.start(environ=MARKS)
     node.start()
     before = len(os.listdir("/proc/self/fd"))
     node.kill()
