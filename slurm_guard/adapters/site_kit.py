@@ -1,0 +1,210 @@
+"""The site kit on disk: rendered from what is shipped, written whole or not at all, and taken away again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_guard import __version__
+from slurm_guard.adapters.files import read_regular, write_atomic
+from slurm_guard.config.shipped import find_shipped
+from slurm_guard.errors import SlurmGuardError
+from slurm_guard.policy.site_kit import (
+    OFF,
+    RECORD,
+    Act,
+    Hook,
+    KitFile,
+    decide_remove,
+    decide_write,
+    hash_text,
+)
+
+_SNIPPETS = ("slurm.conf.snippet", "cgroup.conf.snippet")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one path, seen from the root; `why` is a sentence or empty."""
+
+    path: str
+    act: Act
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Record:
+    """What install wrote: path -> hash of a file, and the directories that it made."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
+
+
+def render_hook(hook: Hook, *, interpreter: str, timeout: str, log: str, slurm_conf: str) -> KitFile:
+    """The script. `slurm_conf` is empty where Slurm finds its own."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True, finalize=_quote
+    )
+    template = environment.from_string((find_shipped("templates") / "hook.sh.j2").read_text())
+    text = template.render(
+        kind=hook.kind,
+        program=hook.program,
+        deadline_s=f"{hook.deadline_s:g}",
+        spared=_Plain(hook.spared),
+        version=__version__,
+        off=f"/{OFF}",
+        log=log,
+        interpreter=interpreter,
+        timeout=timeout,
+        slurm_conf=slurm_conf,
+    )
+    return KitFile(hook.path, text, 0o755)
+
+
+class _Plain(str):
+    """Our own words inside quotes of the template."""
+
+    __slots__ = ()
+
+
+def _quote(value: object) -> object:
+    return value if isinstance(value, _Plain) else shlex.quote(str(value))
+
+
+def read_snippets() -> list[KitFile]:
+    """What slurm.conf and cgroup.conf should say, to include or to copy from."""
+    folder = find_shipped("site-config")
+    return [KitFile(f"etc/slurm-guard/{name}", (folder / name).read_text()) for name in _SNIPPETS]
+
+
+class SiteKit:
+    """What is installed under one root. Every method may raise SlurmGuardError: one line with the remedy."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.record = self._read_record()
+
+    def make_directories(self, directories: Mapping[str, int]) -> None:
+        """Make those that are missing, with the folders above them."""
+        for name, mode in directories.items():
+            parts = [part for part in (*reversed(Path(name).parents), Path(name)) if part.name]
+            for part in parts:
+                path = self.root / part
+                with _told(path):
+                    if not path.is_dir():
+                        path.mkdir(0o755)
+                        self.record.directories.append(str(part))
+                        if str(part) == name:
+                            path.chmod(mode)
+
+    def write(self, file: KitFile) -> Done:
+        """Put the file there, unless a person has changed it."""
+        path, recorded = self.root / file.path, self.record.files.get(file.path)
+        with _told(path):
+            found = _read_hash(path)
+            act = decide_write(file, found, recorded)
+            self.make_directories({str(Path(file.path).parent): 0o755})
+            _remove_leftovers(path)
+            if act is Act.WRITE:
+                write_atomic(path, file.text.encode(), file.mode)
+                path.chmod(file.mode)
+        if act is Act.KEEP:
+            return Done(file.path, act, "changed by hand: move it away and install again for the new one")
+        self.record.files[file.path] = hash_text(file.text)
+        self._write_record()
+        return Done(file.path, act)
+
+    def find_changed(self) -> list[str]:
+        """The recorded files that are gone or are not what install wrote."""
+        return [name for name, mark in self.record.files.items() if _read_hash(self.root / name) != mark]
+
+    def remove(self, *, purge: bool, traces: Iterable[str] = ()) -> list[Done]:
+        """Take away what install wrote, and the patterns of `traces` below the root where it is a purge."""
+        done: list[Done] = []
+        for name, recorded in sorted(self.record.files.items(), reverse=True):
+            path = self.root / name
+            with _told(path):
+                found = _read_hash(path)
+                if found is None:
+                    continue
+                act = decide_remove(found, recorded, purge=purge)
+                if act is Act.REMOVE:
+                    path.unlink()
+                    _remove_leftovers(path)
+            done.append(Done(name, act, "" if act is Act.REMOVE else "changed by hand: --purge takes it too"))
+        done += [self._remove_trace(path, purge) for pattern in traces for path in self.root.glob(pattern)]
+        with _told(self.root / RECORD):
+            (self.root / RECORD).unlink(missing_ok=True)
+        return done + self._remove_directories()
+
+    def _remove_trace(self, path: Path, purge: bool) -> Done:
+        import shutil
+
+        name = str(path.relative_to(self.root))
+        if not purge:
+            return Done(name, Act.KEEP, "a record of what happened: --purge takes it too")
+        with _told(path):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        return Done(name, Act.REMOVE)
+
+    def _remove_directories(self) -> list[Done]:
+        kept = []
+        for name in sorted(self.record.directories, reverse=True):
+            path = self.root / name
+            try:
+                path.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                held = ", ".join(sorted(os.listdir(path))[:5])
+                kept.append(Done(name, Act.KEEP, f"it holds {held}"))
+        return kept
+
+    def _read_record(self) -> Record:
+        path = self.root / RECORD
+        try:
+            body = json.loads(read_regular(path, 1 << 20))
+            return Record(dict(body["files"]), list(body["directories"]))
+        except FileNotFoundError:
+            return Record()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SlurmGuardError(
+                f"{path} cannot be read ({error}): remove it; then files that are there count as a person's"
+            ) from None
+
+    def _write_record(self) -> None:
+        body = {"version": __version__, "files": self.record.files, "directories": self.record.directories}
+        write_atomic(self.root / RECORD, (json.dumps(body, indent=1) + "\n").encode(), 0o644)
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise SlurmGuardError(f"{where}: {error.strerror or error}: nothing more was changed") from None
+
+
+def _read_hash(path: Path) -> str | None:
+    try:
+        return hash_text(read_regular(path, 16 << 20))
+    except FileNotFoundError:
+        return None
+
+
+def _remove_leftovers(path: Path) -> None:
+    """What a write that was killed has left beside it."""
+    for left in path.parent.glob(f".{path.name}.*"):
+        with contextlib.suppress(OSError):
+            left.unlink()
