@@ -59,7 +59,7 @@ def open_slurm(scontrol: str, environ: Mapping[str, str], timeout_s: float = CAL
     only SLURM_CONF counts.
     """
     conf = {"SLURM_CONF": environ["SLURM_CONF"]} if environ.get("SLURM_CONF") else {}
-    return SlurmCli(timeout_s, {"PATH": os.path.dirname(scontrol), "HOME": "/", **conf})
+    return SlurmCli(timeout_s, {"HOME": "/", **conf}, bin_dir=os.path.dirname(scontrol))
 
 
 def drain_own_node(

@@ -15,7 +15,7 @@ from slurm_guard.policy.drain import parse_reason
 
 WINDOW_S = 3600.0
 _ROOT = "root"
-_TAKEN = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "FAILED"})
+_TAKEN = frozenset({"DRAIN", "DOWN", "FAIL"})
 
 
 class Standing(str, Enum):
@@ -34,7 +34,7 @@ def judge_taken(node: NodeReading) -> bool:
 
 def judge_ours(node: NodeReading) -> bool:
     """Whether slurm-guard's hooks have drained the node, and nobody has changed that since."""
-    drained = bool(node.states & {"DRAIN", "DRAINED", "DRAINING"})
+    drained = "DRAIN" in node.states and "FAIL" not in node.states  # to lift a drain would lift a FAIL too
     return drained and node.reason_by == _ROOT and parse_reason(node.reason) is not None
 
 

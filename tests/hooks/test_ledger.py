@@ -80,6 +80,6 @@ def test_a_fifo_or_link_in_its_place_is_an_error_and_no_wait(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(tmp_path / "target")
     for name in ("fifo", "link"):
-        with pytest.raises(OSError, match="regular|symbolic"):
+        with pytest.raises(OSError, match=r"regular|symbolic"):
             Ledger(tmp_path / name).append(DRAIN)
     assert not (tmp_path / "target").exists()

@@ -44,17 +44,20 @@ def test_the_program_has_none_of_our_descriptors_and_a_session_of_its_own(
     tmp_path: Path, place: Place
 ) -> None:
     """slurmd waits for all who hold the pipe of a hook."""
-    out = tmp_path / "out"
-    text = "#!/bin/sh\n(readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2; ls /proc/$$/fd | wc -l; "
-    text += f"[ $(ps -o sid= -p $$) = $$ ] && echo own) >{out}.new; mv {out}.new {out}\n"
+    out, go = tmp_path / "out", tmp_path / "go"
+    os.mkfifo(go)
+    text = f"#!/bin/sh\nread _ <{go}\n(readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2; "
+    text += f"[ $(ps -o sid= -p $$) = $$ ] && echo own) >{out}\n"
     reader, writer = os.pipe()
-    os.set_inheritable(writer, False)
+    os.set_inheritable(writer, True)
     assert page(make(tmp_path / "pager", text), "drain", "n1", "x", place=place, wall_s=NOW_S)
     os.close(writer)
-    lines = wait_for(out).split()
+    assert os.read(reader, 1) == b""  # while it still runs
     os.close(reader)
-    assert lines[:3] == ["/dev/null"] * 3
-    assert lines[-1] == "own"
+    go.write_text("go\n")
+    while not (out.exists() and len(out.read_text().split()) == 4):
+        time.sleep(0.01)
+    assert out.read_text().split() == ["/dev/null", "/dev/null", "/dev/null", "own"]
 
 
 def test_one_page_in_ten_minutes_for_a_node_and_kind(tmp_path: Path, place: Place) -> None:

@@ -74,6 +74,7 @@ def test_a_drain_of_more_than_an_hour_before_leaves_room() -> None:
         node("n1", OURS.replace("00ab12cd", "00ab12ce"), NOW_S),
         node("n1", OURS + " ", NOW_S),
         node("n1", OURS, NOW_S, by="alice"),
+        NodeReading("n1", frozenset({"IDLE", "DRAIN", "FAIL"}), OURS, "root", NOW_S),
     ],
 )
 def test_a_drain_that_was_lifted_or_reworded_or_renewed_by_a_human_is_ours_no_longer(
