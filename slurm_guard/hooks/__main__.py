@@ -12,7 +12,7 @@ from importlib import import_module
 
 REFUSED = 77
 BROKEN = 1
-_HOOKS = ("prolog", "epilog", "sweep")
+_HOOKS = ("prolog", "epilog", "sweep", "rehearsal")
 
 
 def main(argv: list[str]) -> int:
