@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,32 @@ _INFINIBAND = Path("/sys/class/infiniband")
 _NETWORKED = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "cifs", "smb3", "wekafs", "glusterfs")
 _MOST_MOUNTS = 64
 _UNSYNCHRONISED = 0x40
+_MIB = 1 << 20
+_PROOF_BYTES = 4096
+_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""A file system that knows no files without a name: writing is not tried there."""
+_DENIED = (errno.EPERM, errno.EACCES)
+_SERVICE = "nvidia-fabricmanager.service/cgroup.procs"
+_SLICES = (Path("/sys/fs/cgroup/system.slice"), Path("/sys/fs/cgroup/systemd/system.slice"))
+_MANAGER = "nv-fabricmanage"
+"""Its name, as far as the kernel keeps one."""
 
 
-def read_host(timeout_s: float = 2.0) -> HostReading:
-    """The reading, not later than `timeout_s`. To be called where no other thread runs."""
+def read_host(
+    timeout_s: float = 2.0, *, scratch: Sequence[str] = SCRATCH, fabric: bool = False
+) -> HostReading:
+    """The reading, not later than `timeout_s`. To be called where no other thread runs.
+
+    `scratch` are the directories that jobs write to, `fabric` says that a Fabric Manager should run here.
+    """
     mounts = parse_mounts(_read_text(_MOUNTS) or "")
-    places = read_places([*mounts, *SCRATCH], timeout_s)
+    places = read_places([*mounts, *scratch], timeout_s, written=scratch)
     return HostReading(
         mounts=tuple(places[: len(mounts)]),
         scratch=tuple(places[len(mounts) :]),
         ports=tuple(read_ports(_INFINIBAND)),
         clock_error_s=read_clock_error(),
+        fabric_manager=has_fabric_manager() if fabric else None,
     )
 
 
@@ -47,9 +63,14 @@ def parse_mounts(text: str) -> list[str]:
     return found[:_MOST_MOUNTS]
 
 
-def read_places(paths: Sequence[str], timeout_s: float) -> list[PlaceReading]:
-    """What each file system says of itself; one that gives no answer in time is said to hang."""
-    children = [ForkedChild(partial(_ask, path), alone=True) for path in paths]
+def read_places(
+    paths: Sequence[str], timeout_s: float, *, written: Collection[str] = ()
+) -> list[PlaceReading]:
+    """What each file system says of itself; one that gives no answer in time is said to hang.
+
+    Into those in `written` a nameless file is written, which is gone at once.
+    """
+    children = [ForkedChild(partial(_ask, path, path in written), alone=True) for path in paths]
     until_s = time.monotonic() + timeout_s
     heard: dict[int, dict[str, Any]] = {}
     waiting = dict(enumerate(children))
@@ -69,9 +90,10 @@ def read_places(paths: Sequence[str], timeout_s: float) -> list[PlaceReading]:
     ]
 
 
-def _ask(path: str, say: Say) -> None:
+def _ask(path: str, write: bool, say: Say) -> None:
     try:
         seen = os.statvfs(path)
+        unwritable = _try(path) if write else None
     except OSError as error:
         say({"errno": error.errno, "words": error.strerror})
         return
@@ -80,17 +102,44 @@ def _ask(path: str, say: Say) -> None:
             "read_only": bool(seen.f_flag & os.ST_RDONLY),
             "space_percent": 100.0 * seen.f_bavail / seen.f_blocks if seen.f_blocks else 100.0,
             "inode_percent": 100.0 * seen.f_favail / seen.f_files if seen.f_files else 100.0,
+            "size_mib": seen.f_blocks * seen.f_frsize // _MIB,
+            "unwritable": unwritable,
         }
     )
 
 
+def _try(path: str) -> str | None:
+    """Why nothing can be written there; None where it can, or where this user may not."""
+    try:
+        fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            _prove(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return None if error.errno in (*_NO_NAMELESS, *_DENIED, errno.EROFS) else error.strerror
+    return None
+
+
+def _prove(fd: int) -> None:
+    os.write(fd, bytes(_PROOF_BYTES))
+
+
 def _build(path: str, said: dict[str, Any]) -> PlaceReading:
     if "errno" in said:
-        denied = said["errno"] in (1, 13)
+        denied = said["errno"] in _DENIED
         return PlaceReading(path, Unreadable(said["words"], Trouble.DENIED if denied else Trouble.FAILED))
     if "error" in said:
         return PlaceReading(path, Unreadable(said["error"]))
     return PlaceReading(path, **said)
+
+
+def has_fabric_manager(slices: Sequence[Path] = _SLICES, processes: Path = Path("/proc")) -> bool:
+    """Whether NVIDIA's Fabric Manager runs: as a service, else by its name."""
+    if any((_read_text(folder / _SERVICE) or "").strip() for folder in slices):
+        return True
+    names = filter(str.isdigit, os.listdir(processes))
+    return any((_read_text(processes / name / "comm") or "").strip() == _MANAGER for name in names)
 
 
 def read_ports(folder: Path) -> Iterable[PortReading]:

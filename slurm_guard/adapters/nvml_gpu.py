@@ -67,7 +67,7 @@ def _processes(n: Any, g: Any) -> tuple[int, ...]:
     return tuple(sorted({process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(g)}))
 
 
-def _fabric(n: Any, g: Any) -> tuple[int, int, tuple[str, ...]]:
+def _fabric(n: Any, g: Any) -> tuple[int, int, tuple[str, ...], bool]:
     try:
         info = n.c_nvmlGpuFabricInfo_v2_t()
         n.nvmlDeviceGetGpuFabricInfoV(g, byref(info))
@@ -75,7 +75,7 @@ def _fabric(n: Any, g: Any) -> tuple[int, int, tuple[str, ...]]:
         info = n.c_nvmlGpuFabricInfo_t()
         n.nvmlDeviceGetGpuFabricInfo(g, byref(info))
     # Without a mask nothing is known to be wrong.
-    return info.state, info.status, _fabric_faults(getattr(info, "healthMask", 0))
+    return info.state, info.status, _fabric_faults(getattr(info, "healthMask", 0)), any(info.clusterUuid)
 
 
 def _fabric_faults(mask: int) -> tuple[str, ...]:
@@ -182,13 +182,14 @@ def _sample(nvml: Any, gpu: Any, pause_s: float) -> dict[str, Any]:
         pids = tuple(pid for pid in pids if pid in still) if both else still
     if isinstance(fabric, tuple) and fabric[0] == 0:
         fabric = Unreadable("no fabric")
-    state, status, faults = fabric if isinstance(fabric, tuple) else (fabric,) * 3
+    state, status, faults, shared = fabric if isinstance(fabric, tuple) else (fabric,) * 4
     return {
         "clock_limits": limits,
         "processes": pids,
         "fabric_state": state,
         "fabric_status": status,
         "fabric_faults": faults,
+        "fabric_shared": shared,
     }
 
 

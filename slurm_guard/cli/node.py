@@ -17,6 +17,7 @@ from slurm_guard.cli.table import compose_table
 from slurm_guard.cli.xid import read_own, xid
 from slurm_guard.config.profile import SITE_PROFILES, load_profiles
 from slurm_guard.config.schema import nearest
+from slurm_guard.config.site import load_site
 from slurm_guard.config.xid import SITE_FILE as XID_FILE
 from slurm_guard.config.xid import load_xid_table
 from slurm_guard.errors import OutsideError, UsageError
@@ -24,6 +25,7 @@ from slurm_guard.job.writer import plain
 from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
 from slurm_guard.policy.health.check import skip
 from slurm_guard.policy.health.kernel_log import judge_kernel_log
+from slurm_guard.policy.health.link import wants_fabric_manager
 from slurm_guard.policy.health.node import judge_node
 
 app = typer.Typer(no_args_is_help=True, help="The health of this node.")
@@ -56,7 +58,8 @@ def check(
     if profile and profile not in names:
         raise UsageError(f"--profile {profile} is no profile: {nearest(profile, names)}")
     reading = NvmlHealth(timeout_s, forked=True).read()
-    verdict = judge_node(reading, profiles, profile or None, host=read_host(), log=judge_log(reading))
+    host = read_host(scratch=load_site().scratch_paths, fabric=wants_fabric_manager(reading))
+    verdict = judge_node(reading, profiles, profile or None, host=host, log=judge_log(reading))
     print(json.dumps(_as_json(verdict, reading), indent=1) if as_json else _page(verdict, reading))
     raise typer.Exit(_CODES[verdict.fitness])
 

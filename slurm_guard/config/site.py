@@ -36,4 +36,8 @@ def load_site(path: Path = SITE_FILE) -> SiteSettings:
                 near = nearest(key, [known for known in _BY_KEY if known.startswith(f"{section}.")])
                 raise ConfigError(f"{path}: {key} = {value!r} is not known: {near}")
             values[name] = check_value(_BY_KEY[key], value, str(path), key)
-    return SiteSettings(**values)
+    settings = SiteSettings(**values)
+    for given in settings.scratch_paths:
+        if not given.startswith("/"):
+            raise ConfigError(f"{path}: node.scratch holds {given!r}: give full paths, separated by commas")
+    return settings

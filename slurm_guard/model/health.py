@@ -58,7 +58,8 @@ class GpuReading:
     (0 none). `remap_exhausted` counts memory banks without a spare row. `clock_limits` are the bits that
     every sample showed, `links` the state of each NVLink (0 down, 1 up, 2 asleep, 3 up without traffic),
     `fabric_state` 1 not started, 2 in progress, 3 completed with the code `fabric_status`; `fabric_faults`
-    are what the fabric says is wrong with this GPU's way into it. `margin_c` is what is left up to the
+    are what the fabric says is wrong with this GPU's way into it, `fabric_shared` is whether it joins several
+    nodes. `margin_c` is what is left up to the
     slow-down. `processes` are the pids that were there in every sample.
     """
 
@@ -92,6 +93,7 @@ class GpuReading:
     fabric_state: Number = NOT_ASKED
     fabric_status: Number = NOT_ASKED
     fabric_faults: tuple[str, ...] | Unreadable = NOT_ASKED
+    fabric_shared: Flag = NOT_ASKED
     temperature_c: Number = NOT_ASKED
     slowdown_c: Number = NOT_ASKED
     margin_c: Number = NOT_ASKED
@@ -121,6 +123,7 @@ class HealthReading:
 class PlaceReading:
     """A mount point or directory: `asked` is Unreadable where it gave no answer.
 
+    `unwritable` says why nothing can be written there; None where that works or was not tried.
     `space_percent` and `inode_percent` are what is free; a file system without inodes has all of them free.
     """
 
@@ -129,6 +132,8 @@ class PlaceReading:
     read_only: bool = False
     space_percent: float = 100.0
     inode_percent: float = 100.0
+    size_mib: int | None = None
+    unwritable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +150,14 @@ class HostReading:
     """The node beside its GPUs: `mounts` only have to answer, to `scratch` jobs write.
 
     `clock_error_s` is the most that the clock may be off; Unreadable where nothing keeps it.
+    `fabric_manager` is whether one runs; None where none is needed.
     """
 
     mounts: tuple[PlaceReading, ...] = ()
     scratch: tuple[PlaceReading, ...] = ()
     ports: tuple[PortReading, ...] = ()
     clock_error_s: float | Unreadable = NOT_ASKED
+    fabric_manager: bool | None = None
 
 
 class Level(str, Enum):
@@ -202,6 +209,7 @@ class Profile:
     leftover_fail_percent: int = 10
     fabric_grace_s: int = 60
     free_percent: int = 5
+    shm_mib: int = 1024
     clock_error_s: int = 1
 
 

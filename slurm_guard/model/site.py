@@ -21,6 +21,9 @@ class SiteSettings:
         "", "hooks", "program that is run with one sentence when a person should look; belongs to root"
     )
     spool_mib: int = setting(16, "hooks", "size in MiB of the tmpfs for the jobs' claims", low=1, high=1024)
+    scratch: str = setting(
+        "/tmp,/var/tmp,/dev/shm", "node", "directories that jobs write to, separated by commas"
+    )
     probe_s: float = setting(5.0, "prolog", "seconds that the GPU probe may take", low=0.5, high=60)
     unjudged: str = setting(
         "admit", "prolog", "what becomes of a job where the node could not be judged",
@@ -57,6 +60,11 @@ class SiteSettings:
     lemon_score: float = setting(
         3.0, "ledger", "score from which a node or GPU is called a lemon", low=0.1, high=1000
     )
+
+    @property
+    def scratch_paths(self) -> tuple[str, ...]:
+        """The directories in `scratch`."""
+        return tuple(path for word in self.scratch.split(",") if (path := word.strip()))
 
     @classmethod
     def table(cls) -> tuple[Field[Any], ...]:

@@ -17,6 +17,7 @@ from slurm_guard.adapters.gpu_health import NvmlHealth
 from slurm_guard.config.profile import load_profiles
 from slurm_guard.errors import ConfigError
 from slurm_guard.model.health import Fitness, HealthReading, Level, NodeVerdict, Trouble, Unreadable
+from slurm_guard.policy.health.link import wants_fabric_manager
 from slurm_guard.policy.health.node import judge_node
 
 Read = Callable[..., HealthReading]
@@ -334,6 +335,13 @@ def test_the_fabric_may_still_start_right_after_the_boot(read: Read) -> None:
     reading = read("2.fabric_state 2")
     assert grade(judge(replace(reading, uptime_s=59.0))) == ("warn", "reset")
     assert grade(judge(replace(reading, uptime_s=61.0))) == ("unfit", "reset")
+
+
+def test_a_fabric_of_this_node_alone_wants_a_manager_here(read: Read) -> None:
+    """One of many nodes is managed elsewhere, and a card without a fabric needs none."""
+    assert wants_fabric_manager(read("2.fabric_cluster 0"))
+    assert not wants_fabric_manager(read())
+    assert not wants_fabric_manager(read("0.fabric_cluster 0\n0.fabric_state 0", count=1, expected="1"))
 
 
 def test_an_old_binding_gives_bytes(read: Read) -> None:

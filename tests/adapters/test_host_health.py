@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from slurm_guard.adapters.host_health import parse_mounts, read_clock_error, read_places, read_ports
+from slurm_guard.adapters import host_health
+from slurm_guard.adapters.host_health import (
+    has_fabric_manager,
+    parse_mounts,
+    read_clock_error,
+    read_places,
+    read_ports,
+)
 from slurm_guard.model.health import PortReading, Trouble, Unreadable
 
 MOUNTS = (
@@ -32,6 +40,38 @@ def test_places_say_how_much_is_free(tmp_path: Path) -> None:
     assert (here.asked, here.read_only) == (None, False)
     assert 0 < here.space_percent <= 100
     assert gone.asked == Unreadable("No such file or directory", Trouble.FAILED)
+
+
+def test_scratch_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of it; why it fails is said in the kernel's words, a missing right is no fault."""
+    (place,) = read_places([str(tmp_path)], 5.0, written=[str(tmp_path)])
+    assert (place.unwritable, list(tmp_path.iterdir())) == (None, [])
+    assert place.size_mib is not None
+
+    def fail(code: int) -> str | None:
+        def write(fd: int) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(host_health, "_prove", write)
+        return read_places([str(tmp_path)], 5.0, written=[str(tmp_path)])[0].unwritable
+
+    assert fail(errno.ENOSPC) == "No space left on device"
+    assert fail(errno.EACCES) is None
+
+
+def test_the_fabric_manager_is_a_service_or_a_process(tmp_path: Path) -> None:
+    """Seen by its cgroup, else by its name as far as the kernel keeps it."""
+    slices, processes = tmp_path / "cgroup", tmp_path / "proc"
+    service = slices / "nvidia-fabricmanager.service" / "cgroup.procs"
+    service.parent.mkdir(parents=True)
+    service.write_text("")
+    (processes / "7").mkdir(parents=True)
+    (processes / "7" / "comm").write_text("nv-hostengine\n")
+    assert not has_fabric_manager([slices], processes)
+    (processes / "7" / "comm").write_text("nv-fabricmanage\n")
+    assert has_fabric_manager([slices], processes)
+    service.write_text("4711\n")
+    assert has_fabric_manager([slices], tmp_path / "nowhere")
 
 
 def test_a_file_system_that_hangs_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     # A fork of the test's own process would not see the library.
     monkeypatch.setattr(node, "NvmlHealth", lambda timeout_s, **_: NvmlHealth(timeout_s))
-    monkeypatch.setattr(node, "read_host", HostReading)
+    monkeypatch.setattr(node, "read_host", lambda **_: HostReading())
     monkeypatch.setattr(node, "read_own", lambda: KernelExcerpt(()))
     monkeypatch.setattr(node, "SITE_PROFILES", tmp_path / "gpu-profiles.toml")
     return path
@@ -134,7 +134,7 @@ def test_the_node_beside_its_gpus(
 ) -> None:
     """A file system that hangs is a warning until the site makes it more, and belongs to no GPU."""
     hung = PlaceReading("/scratch", Unreadable("no answer in 2 s", Trouble.HUNG))
-    monkeypatch.setattr(node, "read_host", lambda: HostReading(mounts=(hung,), clock_error_s=0.01))
+    monkeypatch.setattr(node, "read_host", lambda **_: HostReading(mounts=(hung,), clock_error_s=0.01))
     assert main(["node", "check"]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
         "warn   host_mount  -    reboot  /scratch: no answer in 2 s"

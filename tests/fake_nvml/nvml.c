@@ -13,7 +13,7 @@
  *   0.field.230.ret 3                    error code of one field
  *   init.ret 18                          error code of nvmlInit; init.sleep_s likewise
  *
- * What is not named is that of a healthy H100. -DOLD_DRIVER leaves the younger symbols out.
+ * What is not named is that of a healthy H100 in a fabric that is managed elsewhere (fabric_cluster 1). -DOLD_DRIVER leaves the younger symbols out.
  *
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 nvml.c
  */
@@ -385,6 +385,8 @@ int nvmlDeviceGetGpuFabricInfoV(device_t gpu, fabric_t *value) {
         return VERSION_MISMATCH;
     value->state = CHANGING("fabric_state", 3);
     value->status = VALUE("fabric_status");
+    memset(value->cluster, 0, sizeof value->cluster);
+    value->cluster[0] = VALUE_OR("fabric_cluster", 1);
     value->health = VALUE_OR("fabric_health", 0x1aa); /* every fault false, the configuration right */
     return SUCCESS;
 }

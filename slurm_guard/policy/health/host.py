@@ -1,4 +1,4 @@
-"""Checks of the node beside its GPUs: file systems, InfiniBand ports, the clock."""
+"""Checks of the node beside its GPUs: file systems, InfiniBand ports, the clock, the Fabric Manager."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from slurm_guard.model.health import (
 )
 from slurm_guard.policy.health.check import skip
 
+_SHM = "/dev/shm"
+
 
 def judge_host(host: HostReading, profile: Profile) -> Iterator[Finding]:
     """The findings; `gpu` is None in all of them."""
@@ -25,9 +27,11 @@ def judge_host(host: HostReading, profile: Profile) -> Iterator[Finding]:
     for place in host.scratch:
         yield from _judge_answer("host_scratch", place)
         yield from _judge_scratch(place, profile)
+        yield from _judge_shm(place, profile)
     for port in host.ports:
         yield from _judge_port(port)
     yield from _judge_clock(host.clock_error_s, profile)
+    yield from _judge_fabric_manager(host.fabric_manager)
 
 
 def _judge_answer(check: str, place: PlaceReading) -> Iterator[Finding]:
@@ -45,8 +49,9 @@ def _judge_scratch(place: PlaceReading, profile: Profile) -> Iterator[Finding]:
     if place.asked is not None:
         return
     check, fail, cls = "host_scratch", Level.FAIL, HealthClass.APPLICATION
-    if place.read_only:
-        evidence = f"{place.path} is read-only"
+    if place.read_only or place.unwritable is not None:
+        said = "read-only" if place.read_only else f"not to be written: {place.unwritable}"
+        evidence = f"{place.path} is {said}"
         yield Finding(check, None, fail, HealthClass.REBOOT, "read-only", "", evidence)
     for what, free in (("space", place.space_percent), ("inodes", place.inode_percent)):
         if free < profile.free_percent:
@@ -54,6 +59,21 @@ def _judge_scratch(place: PlaceReading, profile: Profile) -> Iterator[Finding]:
             yield Finding(
                 check, None, fail, cls, value, limit, f"{place.path} has {value} of its {what} free"
             )
+
+
+def _judge_shm(place: PlaceReading, profile: Profile) -> Iterator[Finding]:
+    if place.path == _SHM and place.size_mib is not None and place.size_mib < profile.shm_mib:
+        value, limit = f"{place.size_mib} MiB", f"{profile.shm_mib} MiB"
+        evidence = f"{_SHM} has {value} in all: loaders and NCCL fail there"
+        yield Finding("host_shm", None, Level.FAIL, HealthClass.APPLICATION, value, limit, evidence)
+
+
+def _judge_fabric_manager(running: bool | None) -> Iterator[Finding]:
+    if running is False:
+        evidence = "no Fabric Manager runs, and the GPUs hang on NVSwitches: start nvidia-fabricmanager"
+        yield Finding(
+            "host_fabric_manager", None, Level.FAIL, HealthClass.RESTART, "not running", "running", evidence
+        )
 
 
 def _judge_port(port: PortReading) -> Iterator[Finding]:

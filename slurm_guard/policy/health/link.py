@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_guard.model.health import HealthClass, Level, Unreadable
+from slurm_guard.model.health import HealthClass, HealthReading, Level, Unreadable
 from slurm_guard.policy.health.check import Case, Check, Said
 
 _NOT_STARTED, _IN_PROGRESS, _COMPLETED = 1, 2, 3
@@ -59,6 +59,11 @@ def _fabric_fault(_: Case, faults: tuple[str, ...]) -> Said | None:
         return None
     said = ", ".join(faults)
     return Said(Level.FAIL, HealthClass.RESET, said, "none", f"the NVLink fabric reports: {said}")
+
+
+def wants_fabric_manager(reading: HealthReading) -> bool:
+    """Whether the GPUs hang on NVSwitches of this node: a fabric of many nodes is managed elsewhere."""
+    return any(isinstance(gpu.fabric_state, int) and gpu.fabric_shared is not True for gpu in reading.gpus)
 
 
 CHECKS = (

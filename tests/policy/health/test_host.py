@@ -31,7 +31,8 @@ def find(host: HostReading) -> list[Finding]:
 def test_a_good_node_has_no_findings() -> None:
     """Everything answers, has room, is up and in time."""
     port = PortReading("mlx5_0/1", "ACTIVE", "LinkUp")
-    assert find(HostReading((PLACE,), (PLACE,), (port,), KEPT)) == []
+    shm = PlaceReading("/dev/shm", size_mib=1024)
+    assert find(HostReading((PLACE,), (PLACE, shm), (port,), KEPT, fabric_manager=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,24 @@ def test_a_good_node_has_no_findings() -> None:
             "host_scratch",
             Level.FAIL,
             "/dev/shm has 0.0 % of its inodes free",
+        ),
+        (
+            HostReading(scratch=(PlaceReading("/tmp", unwritable="Disk quota exceeded"),)),
+            "host_scratch",
+            Level.FAIL,
+            "/tmp is not to be written: Disk quota exceeded",
+        ),
+        (
+            HostReading(scratch=(PlaceReading("/dev/shm", size_mib=64),)),
+            "host_shm",
+            Level.FAIL,
+            "/dev/shm has 64 MiB in all: loaders and NCCL fail there",
+        ),
+        (
+            HostReading(clock_error_s=KEPT, fabric_manager=False),
+            "host_fabric_manager",
+            Level.FAIL,
+            "no Fabric Manager runs, and the GPUs hang on NVSwitches: start nvidia-fabricmanager",
         ),
         (
             HostReading(ports=(PortReading("mlx5_0/1", "INIT", "LinkUp"),)),
