@@ -1,0 +1,59 @@
+"""After a job: is there proof against the node, or only somebody's word?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Union
+
+from slurm_guard.model.claim import Claim
+from slurm_guard.model.health import Finding, Fitness, HealthClass, Level, NodeVerdict
+from slurm_guard.policy.admission import decide_admission
+
+UNKILLABLE = "unkillable"
+_MOST_CLAIMS = 8
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Root has seen it himself: the node is to be drained for `verdict`.
+
+    `passing`: it may be gone in a second.
+    """
+
+    verdict: NodeVerdict
+    why: str
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Nobody but the job says so: these claims, each once."""
+
+    claims: tuple[Claim, ...]
+
+
+def judge_proof(
+    verdict: NodeVerdict, *, own: Collection[int], claims: Sequence[Claim], stuck: Sequence[str]
+) -> Union[Proof, Suspicion, None]:
+    """What root's own verdict on the node makes of the claims.
+
+    An unfit node is unfit, whoever claims what, and one with processes that cannot be killed is unfit too:
+    `stuck` describes each that root has seen outlive its KILL. Without that a claim is a suspicion, and a
+    node that could not be judged is innocent. `own` are the indices of the job's GPUs.
+    """
+    if stuck:
+        verdict = _add_stuck(verdict, stuck)
+    admission = decide_admission(verdict, own, refuse_unjudged=False)
+    if not admission.admitted:
+        return Proof(admission.verdict, admission.why, admission.passing)
+    seen = {(claim.cls, claim.gpu, claim.check): claim for claim in reversed(claims)}
+    return Suspicion(tuple(reversed(seen.values()))[:_MOST_CLAIMS]) if seen else None
+
+
+def _add_stuck(verdict: NodeVerdict, stuck: Sequence[str]) -> NodeVerdict:
+    named = "; ".join(stuck[:_MOST_NAMED])
+    evidence = f"{len(stuck)} processes of the job outlive their KILL: {named}"
+    finding = Finding(UNKILLABLE, None, Level.FAIL, HealthClass.REBOOT, str(len(stuck)), "0", evidence)
+    return replace(verdict, fitness=Fitness.UNFIT, findings=(*verdict.findings, finding))
