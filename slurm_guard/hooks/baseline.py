@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from slurm_guard.adapters.boot import read_boot_id
 from slurm_guard.errors import OutsideError
-from slurm_guard.hooks.judgement import GpuCount, build_counts
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.record import read_record, write_record
+from slurm_guard.hooks.snapshot import GpuCount, build_counts
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(NamedTuple):
     """`attempt` tells this run of the job from its others. `kernel_s` is the monotonic clock: what stands in
     the kernel log from there on belongs to the job's time. `wall_s` is for people.
     """
@@ -30,7 +29,8 @@ def write_baseline(place: Place, job_id: str, baseline: Baseline) -> None:
     Raises:
         OSError: as the file system says.
     """
-    write_record(place.baseline(job_id), asdict(baseline))
+    gpus = [gpu._asdict() for gpu in baseline.gpus]
+    write_record(place.baseline(job_id), {**baseline._asdict(), "gpus": gpus})
 
 
 def read_baseline(place: Place, job_id: str) -> Baseline | None:

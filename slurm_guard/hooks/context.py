@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_guard.errors import UsageError
 
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class HookJob:
+class HookJob(NamedTuple):
     """A job on this node. `gpus` are the minor numbers of its own GPUs here, empty where it has none.
 
     `user` is empty where Slurm knows no name. Nothing here came from the job's user.

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 
+from slurm_guard.hooks.context import HookJob
 from slurm_guard.hooks.place import Place
 
 _MOST = 4000
@@ -30,6 +31,11 @@ def note(place: Place, text: str) -> None:
     except OSError:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.stderr.fileno(), line)
+
+
+def note_job(place: Place, job: HookJob, text: str) -> None:
+    """Write a line of the prolog about this job."""
+    note(place, f"prolog: job {job.job_id}: {text}")
 
 
 def escape(text: str) -> str:

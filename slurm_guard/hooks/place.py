@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from slurm_guard.model.site import SiteSettings
-
-_DEFAULT = SiteSettings()
+from slurm_guard.config.compiled import Compiled
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The paths of a node. `state_path` and `log_path` are the site's; the others are fixed."""
 
     root: Path = Path("/")
-    state_path: str = _DEFAULT.state
-    log_path: str = _DEFAULT.log
+    state_path: str = "/var/lib/slurm-guard"
+    log_path: str = "/var/log/slurm-guard/hooks.log"
 
-    def adopt(self, settings: SiteSettings) -> Place:
+    def adopt(self, compiled: Compiled) -> Place:
         """The same with the site's own paths."""
-        return replace(self, state_path=settings.state, log_path=settings.log)
+        return Place(self.root, compiled.value("state"), compiled.value("log"))
 
     @property
     def settings(self) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from slurm_guard.config.compiled import load_compiled
 from slurm_guard.errors import UsageError
 from slurm_guard.hooks.context import read_job
-from slurm_guard.hooks.gate import judge
+from slurm_guard.hooks.gate import Gate
 from slurm_guard.hooks.note import escape
 from slurm_guard.hooks.place import Place
 
@@ -28,7 +28,7 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
         compiled = load_compiled(place.compiled)
     except UsageError as error:
         raise SystemExit(escape(str(error))) from None
-    admission, gpus = judge(compiled, place.adopt(compiled), job, started_s)
+    admission, gpus = Gate(compiled, place.adopt(compiled), job, started_s).judge()
     sys.stdout.write(f"{escape(admission.why)}; {len(gpus)} GPUs seen\n")
     sys.stdout.flush()
     return not admission.admitted

@@ -176,5 +176,5 @@ def test_reading_keeps_nothing_open(spool: Spool) -> None:
         spool.read()
         for path in list(spool.path.iterdir()):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    spool.read(replace(JOB, job_id="none"))
+    spool.read(JOB._replace(job_id="none"))
     assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,98 @@
+"""The prolog's own probe, and what becomes of a node that it finds unfit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from slurm_guard.adapters.clock import SystemClock
+from slurm_guard.adapters.probe import ask_fork
+from slurm_guard.config.compiled import Compiled
+from slurm_guard.errors import ConfigError, SlurmGuardError
+from slurm_guard.hooks.context import HookJob
+from slurm_guard.hooks.drain import Drained, drain_own_node, open_slurm
+from slurm_guard.hooks.judgement import judge_here
+from slurm_guard.hooks.note import note_job
+from slurm_guard.hooks.page import page
+from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.snapshot import GpuCount, count_gpus, forget_snapshot
+from slurm_guard.model.health import HealthReading
+from slurm_guard.policy.admission import Admission, decide_admission, find_own_gpus, unjudged
+
+_REFUSAL_S = 3.0
+_AGAIN_S = 1.0
+
+Answer = tuple[Admission, tuple[GpuCount, ...]]
+
+
+class Gate:
+    """Stands before one job. `started_s` is the monotonic clock when its prolog began."""
+
+    def __init__(self, compiled: Compiled, place: Place, job: HookJob, started_s: float) -> None:
+        self._compiled = compiled
+        self._place = place
+        self._job = job
+        self._started_s = started_s
+
+    def judge(self) -> Answer:
+        """The answer to the job, and what the GPUs have counted; within `prolog.probe_s`.
+
+        What may be gone in a second, as the memory of a job that has just ended, is looked at twice.
+        """
+        try:
+            until_s = self._started_s + self._compiled.settings.probe_s
+            self._compiled.check()
+        except ConfigError as error:
+            # Whatever the site wants of nodes that cannot be judged: a broken upgrade holds no job up.
+            return Admission(True, f"not judged: {error}", unjudged(str(error))), ()
+        answer = self._probe(until_s - time.monotonic())
+        if answer[0].passing and until_s - time.monotonic() > 2 * _AGAIN_S:
+            time.sleep(_AGAIN_S)
+            answer = self._probe(until_s - time.monotonic())
+        return answer
+
+    def _probe(self, timeout_s: float) -> Answer:
+        try:
+            verdict, reading = judge_here(self._compiled, self._place, timeout_s)
+        except (SlurmGuardError, OSError) as error:
+            verdict, reading = unjudged(str(error)), HealthReading()
+        own = find_own_gpus(reading, self._job.gpus)
+        refuse_unjudged = self._compiled.settings.unjudged == "refuse"
+        return decide_admission(verdict, own, refuse_unjudged=refuse_unjudged), count_gpus(reading)
+
+    def refuse(self, admission: Admission, environ: Mapping[str, str]) -> bool:
+        """Whether the job is refused in the end: not where enough nodes were drained within the hour.
+
+        Slurm drains the node of a refusal by itself; ours comes before it, for its reason, and has 3 s.
+        """
+        note_job(self._place, self._job, f"unfit: {admission.why}")
+        forget_snapshot(self._place)
+        drained = self._drain(admission, environ) if admission.verdict.cls else "the node could not be judged"
+        capped = drained == Drained.CAPPED.value
+        what = "admitted all the same, enough nodes are drained" if capped else f"refused: {drained}"
+        note_job(self._place, self._job, what)
+        if drained in (Drained.CAPPED.value, Drained.DRAINED.value):
+            said = f"slurm-guard: {self._job.node} is unfit, the job is {what}; {admission.why}"
+            program, kind = self._compiled.settings.page, "capped" if capped else "drain"
+            page(program, kind, self._job.node, said, place=self._place, wall_s=time.time())
+        return not capped
+
+    def _drain(self, admission: Admission, environ: Mapping[str, str]) -> str:
+        """What came of it, in a word; in a fork, since Slurm has many ways to be slow."""
+        until_s = self._started_s + self._compiled.settings.probe_s + _REFUSAL_S
+
+        def work() -> str:
+            return drain_own_node(
+                open_slurm(self._compiled.scontrol, environ),
+                self._job.node,
+                admission.verdict,
+                self._compiled.settings,
+                SystemClock(),
+                place=self._place,
+                job_id=self._job.job_id,
+            ).value
+
+        try:
+            return str(ask_fork(work, max(until_s - time.monotonic(), 1.0), "the drain of this node"))
+        except SlurmGuardError as error:
+            return f"{Drained.UNREACHABLE.value}: {error}"

@@ -1,0 +1,129 @@
+"""The jobs' spools: one directory a job on a small tmpfs, where a watchdog leaves what root should know.
+
+Root makes and removes them; what is in one belongs to its user and may change at any moment. Root therefore
+goes through it by file descriptors only, and never follows a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_guard.hooks.context import HookJob
+from slurm_guard.hooks.place import Place
+
+_INODES_A_MIB = 128
+_NOSUID, _NODEV, _NOEXEC = 0x2, 0x4, 0x8
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_STEPS = 100_000
+"""More than a spool has room for: whoever keeps filling it holds nobody up."""
+
+
+def prepare_spool(place: Place, job: HookJob, size_mib: int) -> None:
+    """Make the job's directory, empty and its user's own; what an earlier run of the job left goes.
+
+    Raises:
+        OSError: there is no tmpfs to be had, it is full, or it cannot be written.
+    """
+    _mount(place, size_mib)
+    remove_spool(place, job.job_id)
+    spool = place.spool(job.job_id)
+    os.mkdir(spool, 0o700)
+    fd = os.open(spool, _FOLDER)
+    try:
+        os.fchown(fd, job.user_id, job.group_id)
+    finally:
+        os.close(fd)
+
+
+def remove_spool(place: Place, job_id: str) -> None:
+    """Take the job's directory away, if there is one; its name is free from the first moment on.
+
+    Raises:
+        OSError: as the file system says; what is left of it has no name that a job could have.
+    """
+    gone = place.jobs / f".gone-{job_id}-{os.urandom(4).hex()}"
+    try:
+        os.rename(place.spool(job_id), gone)
+    except FileNotFoundError:
+        return
+    with _opened(place.jobs) as folder:
+        _remove(folder, gone.name)
+
+
+def _remove(parent: int, name: str) -> None:
+    try:
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=parent)
+        return
+    try:
+        # Nobody but root comes in by its path any more.
+        os.fchown(fd, 0, 0)
+        os.fchmod(fd, 0o700)
+        _empty(fd)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _empty(folder: int) -> None:
+    """Remove all that is in it; what lies deeper is lifted up first, so that depth costs nothing."""
+    for _ in range(_MOST_STEPS):
+        names = os.listdir(folder)
+        if not names:
+            return
+        for name in names:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=folder)
+                continue
+            below = os.open(name, _FOLDER, dir_fd=folder)
+            try:
+                for inner in os.listdir(below):
+                    os.rename(inner, os.urandom(8).hex(), src_dir_fd=below, dst_dir_fd=folder)
+            finally:
+                os.close(below)
+            with contextlib.suppress(OSError):  # somebody still fills it: the next round
+                os.rmdir(name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, _FOLDER)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _mount(place: Place, size_mib: int) -> None:
+    """Make sure of the tmpfs. Two prologs at once make one: a second would hide the first job's spool."""
+    if _is_mounted(place.jobs):
+        return
+    place.jobs.mkdir(0o755, parents=True, exist_ok=True)
+    with _opened(place.jobs.parent) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_mounted(place.jobs):
+            _mount_tmpfs(place.jobs, size_mib)
+
+
+def _is_mounted(path: Path) -> bool:
+    try:
+        return os.lstat(path).st_dev != os.lstat(path.parent).st_dev
+    except FileNotFoundError:
+        return False
+
+
+def _mount_tmpfs(path: Path, size_mib: int) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"size={size_mib}m,nr_inodes={size_mib * _INODES_A_MIB},mode=0755"
+    flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
+    if libc.mount(b"slurm-guard", os.fsencode(path), b"tmpfs", flags, options.encode()) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"no tmpfs can be mounted: {os.strerror(code)}", str(path))

@@ -1,0 +1,66 @@
+"""May this job start on this node?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
+from slurm_guard.policy.drain import choose_finding
+
+LEFTOVER = frozenset({"leftover_process", "leftover_memory"})
+"""What other jobs do on their own GPUs too: it speaks against a node only on the GPUs of this job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer and why. `passing`: what is wrong may be gone in a second. `verdict` is that on the node
+    without what other jobs do there.
+    """
+
+    admitted: bool
+    why: str
+    verdict: NodeVerdict
+    passing: bool = False
+
+
+def find_own_gpus(reading: HealthReading, minors: Collection[int]) -> frozenset[int]:
+    """The indices of the GPUs that belong to a job as a whole, by their minor numbers.
+
+    One that is cut into instances is nobody's: a neighbour may work on it.
+    """
+    return frozenset(gpu.index for gpu in reading.gpus if gpu.minor in minors and gpu.mig is not True)
+
+
+def decide_admission(verdict: NodeVerdict, own: Collection[int], *, refuse_unjudged: bool) -> Admission:
+    """The whole node is judged: a broken GPU, also one that is not this job's, refuses it.
+
+    `own` are the indices of this job's GPUs. A node that could not be judged admits unless `refuse_unjudged`.
+    """
+    kept = [found for found in verdict.findings if found.check not in LEFTOVER or found.gpu in own]
+    failed = [found for found in kept if found.level is Level.FAIL]
+    if failed:
+        left = replace(verdict, findings=tuple(kept))
+        worst = choose_finding(left) or failed[0]
+        passing = all(found.check in LEFTOVER for found in failed)
+        return Admission(False, _explain(worst, failed), replace(left, cls=worst.cls), passing)
+    if verdict.fitness is Fitness.UNKNOWN:
+        why = next((found.evidence for found in kept if found.level is Level.SKIPPED), "no reason is known")
+        return Admission(not refuse_unjudged, f"not judged: {why}", verdict)
+    warned = sum(found.level is Level.WARN for found in kept)
+    words = f"healthy but for {warned} warnings" if warned else "healthy"
+    fitness = Fitness.WARN if warned else Fitness.HEALTHY
+    return Admission(True, words, replace(verdict, fitness=fitness, findings=tuple(kept)))
+
+
+def unjudged(why: str) -> NodeVerdict:
+    """The verdict where not even the probe could be made."""
+    return NodeVerdict(Fitness.UNKNOWN, None, (Finding("probe", None, Level.SKIPPED, None, "", "", why),))
+
+
+def _explain(worst: Finding, failed: Collection[Finding]) -> str:
+    where = "node" if worst.gpu is None else f"GPU {worst.gpu}"
+    cls = f" ({worst.cls.value})" if worst.cls else ""
+    others = sorted({found.gpu for found in failed if found.gpu is not None and found.gpu != worst.gpu})
+    more = f"; also GPU {', '.join(map(str, others))}" if others else ""
+    return f"{where}: {worst.check}{cls}: {worst.evidence}{more}"
