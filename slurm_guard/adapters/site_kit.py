@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from slurm_guard.errors import SlurmGuardError
 from slurm_guard.policy.site_kit import (
     OFF,
     RECORD,
+    RUN,
     Act,
     Hook,
     KitFile,
@@ -144,9 +147,22 @@ class SiteKit:
             (self.root / RECORD).unlink(missing_ok=True)
         return done + self._remove_directories()
 
-    def _remove_trace(self, path: Path, purge: bool) -> Done:
-        import shutil
+    def clear_run(self) -> list[str]:
+        """Take away what the hooks have made below /run; what must wait for the next boot, in a sentence."""
+        folder = self.root / RUN
+        for name in ("jobs", "node"):
+            path = folder / name
+            if path.is_mount():
+                subprocess.run(
+                    ["umount", str(path)], stdin=subprocess.DEVNULL, capture_output=True, check=False
+                )
+            shutil.rmtree(path, ignore_errors=True)
+        if self.root == Path("/"):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return [f"{folder} is in use and goes at the next boot"] if (folder / "jobs").exists() else []
 
+    def _remove_trace(self, path: Path, purge: bool) -> Done:
         name = str(path.relative_to(self.root))
         if not purge:
             return Done(name, Act.KEEP, "a record of what happened: --purge takes it too")

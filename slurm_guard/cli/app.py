@@ -25,6 +25,7 @@ GROUPS = {
     "template": "slurm_guard.cli.template",
     "log": "slurm_guard.cli.log",
     "node": "slurm_guard.cli.node",
+    "site": "slurm_guard.cli.site",
 }
 COMMANDS = {
     "scorecard": "slurm_guard.cli.scorecard",

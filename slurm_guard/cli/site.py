@@ -1,0 +1,212 @@
+"""`slurm-guard site`: the hooks and their settings, put on a node and taken away again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slurm_guard.adapters.files import write_atomic
+from slurm_guard.adapters.installation import find_foreign
+from slurm_guard.adapters.interpreter import compile_package, find_foreign_code
+from slurm_guard.adapters.site_kit import Done, SiteKit
+from slurm_guard.cli.site_content import (
+    adopt_site,
+    find_expected,
+    find_scontrol,
+    plan_content,
+    plan_expected,
+    read_settings,
+    read_site_file,
+)
+from slurm_guard.config.compiled import compile_site
+from slurm_guard.config.site import load_site
+from slurm_guard.errors import ConfigError, SlurmGuardError, UsageError
+from slurm_guard.job.writer import plain
+from slurm_guard.model.site import SiteSettings
+from slurm_guard.policy.site_kit import (
+    COMPILED,
+    SETTINGS,
+    SITE,
+    Act,
+    KitFile,
+    plan_directories,
+)
+
+app = typer.Typer(no_args_is_help=True, help="The hooks of a node: prolog, epilog and health check.")
+
+Root = Annotated[Path, typer.Option(metavar="DIR", help="Work below DIR, as for an image, not on this node.")]
+Site = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="site.toml for a node that has none yet.", show_default=False),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(min=0, max=64, metavar="N", help="GPUs that the node should have.", show_default=False),
+]
+SlurmConf = Annotated[
+    str,
+    typer.Option(metavar="FILE", help="slurm.conf, where Slurm does not find its own. Default: $SLURM_CONF."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def render(
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the files below DIR.", show_default=False)
+    ] = None,
+    site: Site = None,
+    gpus: Gpus = None,
+    slurm_conf: SlurmConf = "",
+) -> None:
+    """Show every file that `install` would write, or write them into a directory to look at."""
+    settings = read_settings(site)
+    folder = site.parent if site and site.name == "site.toml" else Path("/nowhere")
+    files = [
+        read_site_file(site),
+        KitFile(COMPILED, compile_site(folder, find_scontrol())),
+        *plan_expected(gpus),
+    ]
+    files += plan_content(settings, slurm_conf)
+    for file in files:
+        if output is None:
+            print(f"# --- /{file.path} {file.mode:04o}\n{file.text}")
+            continue
+        path = output / file.path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, file.text.encode(), file.mode)
+        except OSError as error:
+            raise SlurmGuardError(f"{path} cannot be written: {error.strerror}") from None
+        print(path)
+    _complain(find_foreign_code(), "install would refuse: ")
+
+
+@app.command()
+def install(
+    root: Root = Path("/"),
+    site: Site = None,
+    gpus: Gpus = None,
+    slurm_conf: SlurmConf = "",
+    as_json: Json = False,
+) -> None:
+    """Write the hooks, compile their settings, and say what is left to do; again after a change or upgrade.
+
+    Files that a person changed are kept, and site.toml is never written over.
+    """
+    root = _check_root(root, "install")
+    notes = _check_code()
+    kit = SiteKit(root)
+    settings = adopt_site(root, site)
+    # Everything is judged before the first write.
+    new = [] if (root / SITE).exists() else [read_site_file(site)]
+    files = plan_content(settings, slurm_conf)
+    known, said = find_expected(root, gpus)
+    kit.make_directories(plan_directories(settings))
+    done = [kit.write(file) for file in new]
+    compiled = KitFile(COMPILED, compile_site(root / SETTINGS, find_scontrol()), derived=True)
+    done += [kit.write(file) for file in (compiled, *known, *files)]
+    _show(root, done, [*notes, *said, *_name_next(root, done)], as_json)
+
+
+@app.command()
+def uninstall(
+    root: Root = Path("/"),
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Take ledger, archive, logs and changed files as well.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Take away what install wrote. What a person changed, and the records of the node, stay without --purge.
+
+    Slurm must not name the hooks any more: a path that matches no file drains every node that should run it.
+    """
+    root = _check_root(root, "uninstall")
+    if root == Path("/"):
+        _check_unused()
+    try:
+        settings = load_site(root / SITE)
+    except ConfigError:
+        settings = SiteSettings()
+    kit = SiteKit(root)
+    if not kit.record.files:
+        raise SlurmGuardError(f"nothing is installed in {root / SETTINGS}: there is nothing to take away")
+    # Only what is by its name our own is swept out.
+    state = settings.state.strip("/")
+    traces = [f"{settings.log.strip('/')}*", *([f"{state}/*"] if "slurm-guard" in state else [])]
+    done = kit.remove(purge=purge, traces=traces)
+    _show(root, done, kit.clear_run(), as_json)
+
+
+def _check_root(root: Path, command: str) -> Path:
+    root = root.absolute()
+    if not root.is_dir():
+        raise UsageError(f"{root} is no directory: make it first")
+    if os.geteuid() and root == Path("/"):
+        raise UsageError(f"site {command} needs root: run it as root, or look with `slurm-guard site render`")
+    if not os.geteuid():
+        below = [root / SETTINGS / "prolog.d", root / SETTINGS / "epilog.d", root / SETTINGS, root]
+        if foreign := next(filter(None, (find_foreign(path) for path in below)), ""):
+            raise SlurmGuardError(
+                f"{foreign} is not root's alone, and root would run what is put there: chown root, chmod go-w"
+            )
+    return root
+
+
+def _check_code() -> list[str]:
+    """What to know of the code that root is going to run; root refuses what isn't his."""
+    foreign = find_foreign_code()
+    if foreign and not os.geteuid():
+        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        raise SlurmGuardError(f"root would run code that others can change: {foreign[0]}{more}")
+    notes = [f"root would refuse this: {sentence}" for sentence in foreign[:5]]
+    return notes + compile_package()
+
+
+def _check_unused() -> None:
+    """Refuse while the controller still names the hooks."""
+    from slurm_guard.adapters.slurm_cli import SlurmCli
+    from slurm_guard.errors import OutsideError
+    from slurm_guard.policy.doctor.hook import HOOK_KEYS
+    from slurm_guard.policy.doctor.slurm_conf import parse_scontrol_config
+
+    try:
+        config = parse_scontrol_config(SlurmCli().read_config())
+    except OutsideError as error:
+        _complain([f"the controller could not be asked whether it still names the hooks ({error})"])
+        return
+    used = [key for key in HOOK_KEYS if any(word.startswith(f"/{SETTINGS}/") for word in config.words(key))]
+    if used:
+        raise SlurmGuardError(
+            f"slurm.conf still names the hooks in {', '.join(used)}: take that out and run scontrol "
+            "reconfigure first, else every node that should run them is drained"
+        )
+
+
+def _name_next(root: Path, done: Sequence[Done]) -> list[str]:
+    wrote = any(one.act is Act.WRITE and one.path.endswith("50-slurm-guard") for one in done)
+    snippet = root / SETTINGS / "slurm.conf.snippet"
+    return (
+        [f"next: take over {snippet} and run scontrol reconfigure, then slurm-guard doctor"] if wrote else []
+    )
+
+
+def _show(root: Path, done: Sequence[Done], notes: Sequence[str], as_json: bool) -> None:
+    rows = [{"path": str(root / one.path), "act": one.act.value, "why": one.why} for one in done]
+    if as_json:
+        print(json.dumps({"root": str(root), "files": rows, "notes": list(notes)}, indent=1))
+        return
+    for row in rows:
+        print(plain(f"{row['act']:10} {row['path']}" + (f": {row['why']}" if row["why"] else "")))
+    _complain(notes)
+
+
+def _complain(sentences: Sequence[str], before: str = "") -> None:
+    for sentence in sentences:
+        print(plain(f"slurm-guard: {before}{sentence}"), file=sys.stderr)

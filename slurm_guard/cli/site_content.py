@@ -1,0 +1,98 @@
+"""What the files of the site kit hold on this node: settings, scripts, and the number of its GPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from slurm_guard.adapters.interpreter import find_program
+from slurm_guard.adapters.site_kit import read_snippets, render_hook
+from slurm_guard.config.load import load_settings
+from slurm_guard.config.shipped import find_shipped
+from slurm_guard.config.site import load_site
+from slurm_guard.errors import SlurmGuardError, UsageError
+from slurm_guard.model.site import SiteSettings
+from slurm_guard.policy.site_kit import EXPECTED, SITE, KitFile, plan_hooks, plan_texts
+
+
+def plan_content(settings: SiteSettings, slurm_conf: str) -> list[KitFile]:
+    """The scripts, the snippets, and the words for systemd and logrotate."""
+    timeout = find_program("timeout")
+    if not timeout:
+        raise SlurmGuardError("timeout is not found: install coreutils, without it a hook could hang")
+    conf = slurm_conf or os.environ.get("SLURM_CONF", "")
+    hooks = [
+        render_hook(hook, interpreter=sys.executable, timeout=timeout, log=settings.log, slurm_conf=conf)
+        for hook in plan_hooks(settings)
+    ]
+    return [*plan_texts(settings), *read_snippets(), *hooks]
+
+
+def read_site_file(site: Path | None) -> KitFile:
+    """The site.toml for a node that has none: this one, or the shipped one."""
+    path = site or find_shipped("site-config") / "site.toml"
+    try:
+        return KitFile(SITE, path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+def read_settings(site: Path | None) -> SiteSettings:
+    """The hooks' settings, once the whole file is found to be right."""
+    if site is None:
+        return SiteSettings()
+    load_settings(site=site, job_file=None, environment={}, flags={})
+    return load_site(site)
+
+
+def adopt_site(root: Path, site: Path | None) -> SiteSettings:
+    """The settings of the site.toml that is there, or else of this one.
+
+    Raises:
+        UsageError: it is wrong, or both are there and differ.
+    """
+    there = root / SITE
+    if site and there.exists() and read_site_file(site) != read_site_file(there):
+        raise UsageError(f"{there} is there and differs from {site}: change it there, or move it away")
+    return read_settings(there if there.exists() else site)
+
+
+def find_scontrol() -> str:
+    """The program by which the hooks ask Slurm."""
+    return find_program("scontrol") or "/usr/bin/scontrol"
+
+
+def plan_expected(gpus: int | None) -> list[KitFile]:
+    """The file of the expected number, where it was given."""
+    return [] if gpus is None else [KitFile(EXPECTED, f"{gpus}\n", derived=True)]
+
+
+def find_expected(root: Path, gpus: int | None) -> tuple[list[KitFile], list[str]]:
+    """The file of the expected number, and where the number comes from."""
+    if gpus is not None:
+        return plan_expected(gpus), []
+    there = root / EXPECTED
+    if there.exists():
+        return [], []
+    if root != Path("/"):
+        return [], [f"{there} is not written: give --gpus N, or a lost GPU is only seen against the PCI bus"]
+    count, why = _count_gpus()
+    if count is None:
+        return [], [f"{there} is not written: {why}; give --gpus N once you know it"]
+    return [KitFile(EXPECTED, f"{count}\n")], [f"{there} says {count}, the healthy GPUs that NVML shows now"]
+
+
+def _count_gpus() -> tuple[int | None, str]:
+    from slurm_guard.adapters.gpu_health import NvmlHealth
+    from slurm_guard.config.profile import load_profiles
+    from slurm_guard.model.health import Fitness
+    from slurm_guard.policy.health.node import judge_node
+
+    reading = NvmlHealth(10.0, forked=True).read()
+    if not reading.gpus:
+        return None, "NVML shows no GPU"
+    verdict = judge_node(reading, load_profiles())
+    if verdict.fitness not in (Fitness.HEALTHY, Fitness.WARN):
+        return None, f"the node is {verdict.fitness.value}"
+    return len(reading.gpus), ""
