@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref
 from typing import Any
 
@@ -56,7 +56,8 @@ def _memory(n: Any, g: Any) -> Any:
         return n.nvmlDeviceGetMemoryInfo(g)
 
 
-def _clock_limits(n: Any, g: Any) -> Any:
+def read_clock_limits(n: Any, g: Any) -> Any:
+    """The bits of what holds clocks down now."""
     try:
         return n.nvmlDeviceGetCurrentClocksEventReasons(g)
     except (n.NVMLError_FunctionNotFound, AttributeError):
@@ -92,7 +93,7 @@ _IDENTITY: dict[str, Question] = {
     "name": lambda n, g: _text(n.nvmlDeviceGetName(g)),
     "minor": lambda n, g: n.nvmlDeviceGetMinorNumber(g),
 }
-_STATE: dict[str, Question] = {
+STATE: dict[str, Question] = {
     "persistence": lambda n, g: bool(n.nvmlDeviceGetPersistenceMode(g)),
     "mig": lambda n, g: bool(n.nvmlDeviceGetMigMode(g)[0]),
     "ecc": lambda n, g: bool(n.nvmlDeviceGetEccMode(g)[0]),
@@ -109,6 +110,7 @@ _STATE: dict[str, Question] = {
     "pcie_width": lambda n, g: n.nvmlDeviceGetCurrPcieLinkWidth(g),
     "pcie_width_max": lambda n, g: n.nvmlDeviceGetMaxPcieLinkWidth(g),
     "pcie_generation_max": lambda n, g: n.nvmlDeviceGetMaxPcieLinkGeneration(g),
+    "pcie_replays": lambda n, g: n.nvmlDeviceGetPcieReplayCounter(g),
     "temperature_c": lambda n, g: n.nvmlDeviceGetTemperature(g, n.NVML_TEMPERATURE_GPU),
     "slowdown_c": lambda n, g: n.nvmlDeviceGetTemperatureThreshold(g, n.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
     "margin_c": lambda n, g: n.nvmlDeviceGetMarginTemperature(g),
@@ -116,6 +118,10 @@ _STATE: dict[str, Question] = {
     "total_mib": lambda n, g: _memory(n, g).total // _MIB,
 }
 _VOLATILE = ("ecc_uncorrected", "ecc_corrected", "ecc_dram", "ecc_sram")
+_ACTION = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"
+_CRC = ("NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL")
+_RECOVERIES = "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"
+_FAILED_RECOVERIES = "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"
 _RETIRED = ("NVML_FI_DEV_RETIRED_SBE", "NVML_FI_DEV_RETIRED_DBE", "NVML_FI_DEV_RETIRED_PENDING")
 
 
@@ -126,7 +132,7 @@ def read_gpu(nvml: Any, index: int, pause_s: float) -> GpuReading:
         return GpuReading(index, gone=gpu)
     values: dict[str, Any] = {}
     unknown = 0
-    for name, question in {**_IDENTITY, **_STATE}.items():
+    for name, question in {**_IDENTITY, **STATE}.items():
         value = ask(nvml, question, nvml, gpu)
         values[name] = value
         trouble = value.trouble if isinstance(value, Unreadable) else None
@@ -144,20 +150,29 @@ def _identity(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_by_field(nvml: Any, gpu: Any) -> dict[str, Any]:
-    (action,) = read_fields(nvml, gpu, [("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0)])
-    single, double, pending = read_fields(nvml, gpu, [(name, 0) for name in _RETIRED])
-    unread = next((value for value in (single, double) if isinstance(value, Unreadable)), None)
+    names = (_ACTION, *_RETIRED, *_CRC, _RECOVERIES)
+    action, single, double, pending, flit, data, recoveries = read_fields(nvml, gpu, [(n, 0) for n in names])
+    links = read_links(nvml, gpu)
+    if isinstance(recoveries, Unreadable) and isinstance(links, tuple) and links:
+        # From NVLink 5 on those that failed are told apart, link by link.
+        recoveries = _sum(read_fields(nvml, gpu, [(_FAILED_RECOVERIES, n) for n in range(len(links))]))
     return {
         "recovery_action": action,
-        "retired_pages": single + double if unread is None else unread,
+        "retired_pages": _sum((single, double)),
         "retire_pending": pending if isinstance(pending, Unreadable) else bool(pending),
-        "links": _read_links(nvml, gpu),
+        "links": links,
+        "nvlink_crc": _sum((flit, data)),
+        "nvlink_recoveries": recoveries,
     }
 
 
-def _read_links(nvml: Any, gpu: Any) -> tuple[int, ...] | Unreadable:
+def _sum(values: Sequence[Any]) -> Any:
+    return next((value for value in values if isinstance(value, Unreadable)), None) or sum(values)
+
+
+def read_links(nvml: Any, gpu: Any) -> tuple[int, ...] | Unreadable:
     """The states of the links that the chip has: what is not supported is not there."""
-    wanted = [("NVML_FI_DEV_NVLINK_GET_STATE", link) for link in range(_MOST_LINKS)]
+    wanted = [("NVML_FI_DEV_NVLINK_GETSTATE", link) for link in range(_MOST_LINKS)]
     states = read_fields(nvml, gpu, wanted)
     if isinstance(states[0], Unreadable):
         states = []
@@ -195,7 +210,7 @@ def _sample(nvml: Any, gpu: Any, pause_s: float) -> dict[str, Any]:
 
 def _take(nvml: Any, gpu: Any) -> tuple[Any, Any, Any]:
     limits, pids, fabric = (
-        ask(nvml, question, nvml, gpu) for question in (_clock_limits, _processes, _fabric)
+        ask(nvml, question, nvml, gpu) for question in (read_clock_limits, _processes, _fabric)
     )
     return limits, pids, fabric
 

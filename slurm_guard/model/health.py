@@ -59,8 +59,9 @@ class GpuReading:
     every sample showed, `links` the state of each NVLink (0 down, 1 up, 2 asleep, 3 up without traffic),
     `fabric_state` 1 not started, 2 in progress, 3 completed with the code `fabric_status`; `fabric_faults`
     are what the fabric says is wrong with this GPU's way into it, `fabric_shared` is whether it joins several
-    nodes. `margin_c` is what is left up to the
-    slow-down. `processes` are the pids that were there in every sample.
+    nodes. `margin_c` is what is left up to the slow-down. `processes` are the pids that were there in every
+    sample. `pcie_replays`, `nvlink_crc` and `nvlink_recoveries` (up to NVLink 4 all, then those that failed)
+    are counts since the driver was loaded: only what they rise by says anything.
     """
 
     index: int
@@ -89,7 +90,10 @@ class GpuReading:
     pcie_width: Number = NOT_ASKED
     pcie_width_max: Number = NOT_ASKED
     pcie_generation_max: Number = NOT_ASKED
+    pcie_replays: Number = NOT_ASKED
     links: tuple[int, ...] | Unreadable = NOT_ASKED
+    nvlink_crc: Number = NOT_ASKED
+    nvlink_recoveries: Number = NOT_ASKED
     fabric_state: Number = NOT_ASKED
     fabric_status: Number = NOT_ASKED
     fabric_faults: tuple[str, ...] | Unreadable = NOT_ASKED

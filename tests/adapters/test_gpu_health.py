@@ -337,6 +337,17 @@ def test_the_fabric_may_still_start_right_after_the_boot(read: Read) -> None:
     assert grade(judge(replace(reading, uptime_s=61.0))) == ("unfit", "reset")
 
 
+def test_counters_that_rise(read: Read) -> None:
+    """CRC errors of both kinds; recoveries all together, or those that failed of all links."""
+    lines = ("2.pcie_replays 7", "2.nvlink_crc 40", "2.nvlink_data_crc 2", "2.nvlink_recoveries 3")
+    gpu = read(*lines).gpus[2]
+    assert (gpu.pcie_replays, gpu.nvlink_crc, gpu.nvlink_recoveries) == (7, 42, 3)
+    assert read(*lines, "2.field.59.ret 3").gpus[2].nvlink_recoveries == 3 * 18
+    unknown = read(*lines, "2.field.45.ret 3", "2.field.59.ret 3", "2.field.214.ret 3").gpus[2]
+    assert isinstance(unknown.nvlink_crc, Unreadable)
+    assert isinstance(unknown.nvlink_recoveries, Unreadable)
+
+
 def test_a_fabric_of_this_node_alone_wants_a_manager_here(read: Read) -> None:
     """One of many nodes is managed elsewhere, and a card without a fabric needs none."""
     assert wants_fabric_manager(read("2.fabric_cluster 0"))

@@ -37,7 +37,7 @@ def test_a_gpu_is_judged_by_its_model(name: str | Unreadable, profile: str) -> N
 
 def test_every_check_has_a_switch() -> None:
     """The shipped file names all of them, and none that is not there."""
-    checks = {check.name for check in gpu.CHECKS} | {"xid", "sxid"}
+    checks = {check.name for check in gpu.CHECKS} | {"pcie_replay", "nvlink_crc", "nvlink_recovery"}
     whole = ("gpu_", "node_", "host_")
     assert {name for name in named("generic").switches if not name.startswith(whole)} == checks | {
         "xid",

@@ -40,6 +40,10 @@
 #define RETIRED_SBE 29
 #define RETIRED_DBE 30
 #define RETIRED_PENDING 31
+#define CRC_FLIT 38
+#define CRC_DATA 45
+#define LINK_RECOVERY 59
+#define FAILED_RECOVERY 214
 #define NVLINK_STATE 165
 #define RECOVERY_ACTION 230
 
@@ -262,6 +266,12 @@ int nvmlDeviceGetMaxPcieLinkGeneration(device_t gpu, unsigned *value) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetPcieReplayCounter(device_t gpu, unsigned *value) {
+    ENTER(gpu);
+    *value = VALUE("pcie_replays");
+    return SUCCESS;
+}
+
 int nvmlDeviceGetTemperatureThreshold(device_t gpu, int threshold, unsigned *value) {
     (void)threshold;
     ENTER(gpu);
@@ -305,6 +315,14 @@ static int read_field(device_t gpu, field_t *field) {
             return NOT_SUPPORTED;
         field->type = UNSIGNED_LONG_LONG;
         field->value.ull = field->id == RETIRED_SBE ? 0 : value;
+        return SUCCESS;
+    case CRC_FLIT:
+    case CRC_DATA:
+    case LINK_RECOVERY:
+    case FAILED_RECOVERY:
+        field->type = UNSIGNED_LONG_LONG;
+        field->value.ull = VALUE(field->id == CRC_FLIT ? "nvlink_crc"
+                                 : field->id == CRC_DATA ? "nvlink_data_crc" : "nvlink_recoveries");
         return SUCCESS;
     default:
         return NOT_SUPPORTED;
