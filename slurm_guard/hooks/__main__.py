@@ -8,40 +8,53 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slurm_guard.hooks.place import Place
 
 REFUSED = 77
 BROKEN = 1
 _HOOKS = ("prolog", "epilog", "sweep", "rehearsal")
 
 
-def main(argv: list[str]) -> int:
-    """Run the hook that is named; each one loads its own module and no other's."""
+def main(argv: list[str], environ: Mapping[str, str], place: Place | None = None) -> int:
+    """Run the hook that is named; each one loads its own module and no other's. The exit code.
+
+    What is wrong with slurm-guard itself is one line on stderr.
+    """
+    try:
+        return _run(argv, environ, place)
+    except Exception:
+        import traceback
+
+        _complain(traceback.format_exc())
+        return BROKEN
+
+
+def _run(argv: list[str], environ: Mapping[str, str], place: Place | None) -> int:
     from slurm_guard.hooks.place import Place, is_off
 
-    place = Place()
+    place = place or Place()
     if is_off(place):
         return 0
     if len(argv) != 1 or argv[0] not in _HOOKS:
         _complain(f"no hook is named {' '.join(argv)!r}: one of {', '.join(_HOOKS)}")
         return BROKEN
-    refused: bool = import_module(f"slurm_guard.hooks.{argv[0]}").run(os.environ, place)
+    refused: bool = import_module(f"slurm_guard.hooks.{argv[0]}").run(environ, place)
     return REFUSED if refused else 0
 
 
 def _complain(text: str) -> None:
-    # The usual way may be what is broken.
+    # With nothing of our own: that may be what is broken.
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     line = text.encode("unicode_escape").decode()
-    os.write(2, f"slurm-guard hook [{os.getpid()}]: {line}\n".encode())
+    os.write(2, f"{stamp} [{os.getpid()}] {line}\n".encode())
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-    except Exception:
-        import traceback
-
-        _complain(traceback.format_exc())
-        code = BROKEN
     # What is still open or running here keeps nobody waiting.
-    os._exit(code)
+    os._exit(main(sys.argv[1:], os.environ))

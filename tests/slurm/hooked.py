@@ -99,3 +99,42 @@ def read_log(cluster: RealCluster, node: str) -> list[str]:
     """The lines of the node's hooks.log."""
     path = root_of(cluster, node) / "var/log/slurm-guard/hooks.log"
     return path.read_text(errors="replace").splitlines() if path.exists() else []
+
+
+HOOKS = {
+    "Prolog": "/etc/slurm-guard/prolog.d/*",
+    "Epilog": "/etc/slurm-guard/epilog.d/*",
+    "HealthCheckProgram": "/etc/slurm-guard/health-check",
+    "HealthCheckInterval": "3600",
+}
+
+
+def install_hooks(cluster: RealCluster, site: str = "", *, program: str = "", gpus: int = 2) -> None:
+    """`site install` on every node with this site.toml, and the lines of slurm.conf that call the hooks.
+
+    A sweep runs when a test says so: `run_on(cluster, node, "/etc/slurm-guard/health-check")`.
+    """
+    for node in cluster.nodes:
+        install_on(cluster, node, site, program=program, gpus=gpus)
+    configure(cluster, **HOOKS)
+
+
+def install_on(
+    cluster: RealCluster, node: str, site: str = "", *, program: str = "", gpus: int = 2
+) -> subprocess.CompletedProcess[str]:
+    """`site install` for one node; `program` is another slurm-guard than that under test."""
+    root = root_of(cluster, node)
+    if site:
+        (root / "etc/slurm-guard/site.toml").write_text(site)
+    installed = program or str(Path(cluster.python).with_name("slurm-guard"))
+    flags = ("--root", str(root), "--gpus", str(gpus), "--slurm-conf", str(cluster.conf))
+    return cluster.run_as_root([installed, "site", "install", *flags])
+
+
+def uninstall_hooks(cluster: RealCluster) -> None:
+    """slurm.conf forgets the hooks, and every node loses them and their records."""
+    configure(cluster, **dict.fromkeys(HOOKS, ""))
+    installed = str(Path(cluster.python).with_name("slurm-guard"))
+    for node in cluster.nodes:
+        root = str(root_of(cluster, node))
+        cluster.run_as_root([installed, "site", "uninstall", "--purge", "--root", root])
