@@ -84,6 +84,11 @@ class Compiled:
         except _BROKEN as error:
             raise self._error(error) from None
 
+    @property
+    def ring_dir(self) -> str:
+        """Where the site wants ring checkpoints; empty: the default of each user."""
+        return str(self._body.get("ring_dir", ""))
+
     def check(self) -> None:
         """Decode all of it now.
 
@@ -105,14 +110,17 @@ def compile_site(folder: Path, scontrol: str = "/usr/bin/scontrol") -> str:
     """
     from dataclasses import asdict
 
+    from slurm_guard.config.load import load_settings
     from slurm_guard.config.profile import load_profiles
     from slurm_guard.config.site import load_site
     from slurm_guard.config.xid import load_xid_table
 
-    codes = folder / "xid.toml"
+    site, codes = folder / "site.toml", folder / "xid.toml"
+    of_jobs, _ = load_settings(site=site if site.exists() else None, job_file=None, environment={}, flags={})
     body = {
         "schema": SCHEMA,
-        "settings": asdict(load_site(folder / "site.toml")),
+        "settings": asdict(load_site(site)),
+        "ring_dir": of_jobs.ring_dir,
         "profiles": [asdict(profile) for profile in load_profiles(folder / "gpu-profiles.toml")],
         "table": asdict(load_xid_table(codes if codes.exists() else None)),
         "scontrol": scontrol,

@@ -52,10 +52,15 @@ def remove_spool(place: Place, job_id: str) -> None:
     except FileNotFoundError:
         return
     with _opened(place.jobs) as folder:
-        _remove(folder, gone.name)
+        remove_folder(folder, gone.name)
 
 
-def _remove(parent: int, name: str) -> None:
+def remove_folder(parent: int, name: str) -> None:
+    """Remove a user's directory below the directory `parent`, and nothing that a link in it leads to.
+
+    Raises:
+        OSError: as the file system says.
+    """
     try:
         fd = os.open(name, _FOLDER, dir_fd=parent)
     except NotADirectoryError:
