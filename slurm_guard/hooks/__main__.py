@@ -1,7 +1,7 @@
 """`python -I -m slurm_guard.hooks prolog|epilog|sweep`, which the hooks' shell wrappers run.
 
-Exit codes: 77 refuses the job, 0 lets it go on, 1 says that slurm-guard itself is broken: the wrapper makes
-0 of it.
+Exit codes: 77 refuses the job, 0 lets it go on, 70 says that slurm-guard itself is broken and has told so in
+one line: the wrapper makes 0 of it, as of every other code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurm_guard.hooks.place import Place
 
 REFUSED = 77
-BROKEN = 1
+BROKEN = 70
 _HOOKS = ("prolog", "epilog", "sweep", "rehearsal")
 
 
@@ -51,8 +51,8 @@ def _run(argv: list[str], environ: Mapping[str, str], place: Place | None) -> in
 def _complain(text: str) -> None:
     # With nothing of our own: that may be what is broken.
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    line = text.encode("unicode_escape").decode()
-    os.write(2, f"{stamp} [{os.getpid()}] {line}\n".encode())
+    line = text.encode("unicode_escape").decode()[-4000:]
+    os.write(2, f"{stamp} [{os.getpid()}] broken, nothing is refused or drained: {line}\n".encode())
 
 
 if __name__ == "__main__":

@@ -90,6 +90,12 @@ def test_a_failure_lets_the_job_in(wrapper: Wrapper, body: str, said: str) -> No
     assert ran.log[0].endswith(": the job is let in")
 
 
+def test_a_broken_program_that_has_told_so_is_one_line(wrapper: Wrapper) -> None:
+    """Code 70 is its own word for that."""
+    ran = wrapper("echo it is broken; exit 70")
+    assert (ran.code, ran.log) == (0, ["it is broken"])
+
+
 def test_a_program_that_hangs_is_ended(wrapper: Wrapper) -> None:
     """One that does not hear TERM is killed a second later; what it started does not hold slurmd's pipe."""
     start = time.monotonic()
