@@ -12,13 +12,17 @@ from slurm_guard.adapters.kernel_log import KmsgLog
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import OutsideError
 from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.snapshot import read_snapshot
 from slurm_guard.model.health import Finding, HealthReading, NodeVerdict
 from slurm_guard.model.xid import XidTable
 from slurm_guard.policy.health.check import skip
 from slurm_guard.policy.health.kernel_log import judge_kernel_log
+from slurm_guard.policy.health.link import wants_fabric_manager
 from slurm_guard.policy.health.node import judge_node
+from slurm_guard.policy.health.rate import judge_rates
 
 _HOST_S = 1.0
+_LAST_SWEEP_S = 3600.0
 
 
 def judge_here(
@@ -34,12 +38,23 @@ def judge_here(
         OSError: no process can be made.
     """
     until_s = time.monotonic() + timeout_s
-    host = read_host(min(_HOST_S, timeout_s / 4))
-    left_s = until_s - time.monotonic()
-    health = NvmlHealth(left_s, pause_s=pause_s, expected_file=place.expected_gpus, forked=True)
+    host_s = min(_HOST_S, timeout_s / 4)
+    health = NvmlHealth(timeout_s - host_s, pause_s=pause_s, expected_file=place.expected_gpus, forked=True)
     reading = health.read()
-    log = _read_log(reading, compiled.table, place.kernel_log)
+    host = read_host(
+        min(host_s, until_s - time.monotonic()),
+        scratch=compiled.settings.scratch_paths,
+        fabric=wants_fabric_manager(reading),
+    )
+    log = [*_read_log(reading, compiled.table, place.kernel_log), *_read_rates(reading, place)]
     return judge_node(reading, compiled.profiles, host=host, log=log), reading
+
+
+def _read_rates(reading: HealthReading, place: Place) -> Sequence[Finding]:
+    """What rose too fast since the last sweep."""
+    last = read_snapshot(place, _LAST_SWEEP_S)
+    before = {gpu.uuid: gpu._asdict() for gpu in last.gpus if gpu.uuid} if last else {}
+    return judge_rates(before, reading.gpus, last.age_s) if last else ()
 
 
 def _read_log(reading: HealthReading, table: XidTable, path: Path) -> Sequence[Finding]:

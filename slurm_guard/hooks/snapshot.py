@@ -28,6 +28,9 @@ class GpuCount(NamedTuple):
     remap_failed: bool | None = None
     remap_pending: bool | None = None
     retired_pages: int | None = None
+    pcie_replays: int | None = None
+    nvlink_crc: int | None = None
+    nvlink_recoveries: int | None = None
 
 
 class Snapshot(NamedTuple):

@@ -54,7 +54,7 @@ def judge_node(
     """The verdict; each GPU by the profile of its model, or all of them by the one named `wanted`.
 
     `profiles` holds one named "generic", by which the node itself is judged too. `log` is what was found in
-    the kernel log.
+    the kernel log, and what rose too fast.
     """
     base = _named(profiles, wanted or GENERIC)
     known = {gpu.index for gpu in reading.gpus}
