@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from slurm_guard.adapters.clock import SystemClock
 from slurm_guard.adapters.probe import ask_fork
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError
 from slurm_guard.hooks.context import HookJob
-from slurm_guard.hooks.drain import Drained, drain_own_node, open_slurm
 from slurm_guard.hooks.judgement import judge_here
 from slurm_guard.hooks.note import note_job
-from slurm_guard.hooks.page import page
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.snapshot import GpuCount, count_gpus, forget_snapshot
 from slurm_guard.model.health import HealthReading
@@ -65,6 +62,9 @@ class Gate:
 
         Slurm drains the node of a refusal by itself; ours comes before it, for its reason, and has 3 s.
         """
+        from slurm_guard.hooks.drain import Drained
+        from slurm_guard.hooks.page import page
+
         note_job(self._place, self._job, f"unfit: {admission.why}")
         forget_snapshot(self._place)
         drained = self._drain(admission, environ) if admission.verdict.cls else "the node could not be judged"
@@ -79,6 +79,9 @@ class Gate:
 
     def _drain(self, admission: Admission, environ: Mapping[str, str]) -> str:
         """What came of it, in a word; in a fork, since Slurm has many ways to be slow."""
+        from slurm_guard.adapters.clock import SystemClock
+        from slurm_guard.hooks.drain import Drained, drain_own_node, open_slurm
+
         until_s = self._started_s + self._compiled.settings.probe_s + _REFUSAL_S
 
         def work() -> str:

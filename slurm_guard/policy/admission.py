@@ -47,10 +47,10 @@ def decide_admission(verdict: NodeVerdict, own: Collection[int], *, refuse_unjud
     if verdict.fitness is Fitness.UNKNOWN:
         why = next((found.evidence for found in kept if found.level is Level.SKIPPED), "no reason is known")
         return Admission(not refuse_unjudged, f"not judged: {why}", verdict)
-    warned = sum(found.level is Level.WARN for found in kept)
-    words = f"healthy but for {warned} warnings" if warned else "healthy"
+    warned = sorted({found.check for found in kept if found.level is Level.WARN})
     fitness = Fitness.WARN if warned else Fitness.HEALTHY
-    return Admission(True, words, replace(verdict, fitness=fitness, findings=tuple(kept)))
+    left = replace(verdict, fitness=fitness, findings=tuple(kept))
+    return Admission(True, f"healthy, warnings: {', '.join(warned)}" if warned else "healthy", left)
 
 
 def unjudged(why: str) -> NodeVerdict:
