@@ -19,6 +19,7 @@ from slurm_guard.hooks.place import Place
 _INODES_A_MIB = 128
 _NOSUID, _NODEV, _NOEXEC = 0x2, 0x4, 0x8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE = ".gone-"
 _MOST_STEPS = 100_000
 """More than a spool has room for: whoever keeps filling it holds nobody up."""
 
@@ -43,16 +44,18 @@ def prepare_spool(place: Place, job: HookJob, size_mib: int) -> None:
 def remove_spool(place: Place, job_id: str) -> None:
     """Take the job's directory away, if there is one; its name is free from the first moment on.
 
+    What a user keeps busy while it is emptied is left under a name that is no job's, for the next time.
+
     Raises:
-        OSError: as the file system says; what is left of it has no name that a job could have.
+        OSError: the file system lets nothing be moved.
     """
-    gone = place.jobs / f".gone-{job_id}-{os.urandom(4).hex()}"
-    try:
-        os.rename(place.spool(job_id), gone)
-    except FileNotFoundError:
-        return
-    with _opened(place.jobs) as folder:
-        remove_folder(folder, gone.name)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(place.spool(job_id), place.jobs / f"{_GONE}{job_id}-{os.urandom(4).hex()}")
+    with contextlib.suppress(FileNotFoundError), _opened(place.jobs) as folder:
+        for name in os.listdir(folder):
+            if name.startswith(_GONE):
+                with contextlib.suppress(OSError):
+                    remove_folder(folder, name)
 
 
 def remove_folder(parent: int, name: str) -> None:
