@@ -94,6 +94,11 @@ class SiteKit:
         self.root = root
         self.record = self._read_record()
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was installed here, or nothing is left of it."""
+        return not (self.record.files or self.record.directories)
+
     def make_directories(self, directories: Mapping[str, int]) -> None:
         """Make those that are missing, with the folders above them."""
         for name, mode in directories.items():
@@ -129,23 +134,34 @@ class SiteKit:
         return [name for name, mark in self.record.files.items() if _read_hash(self.root / name) != mark]
 
     def remove(self, *, purge: bool, traces: Iterable[str] = ()) -> list[Done]:
-        """Take away what install wrote, and the patterns of `traces` below the root where it is a purge."""
-        done: list[Done] = []
-        for name, recorded in sorted(self.record.files.items(), reverse=True):
-            path = self.root / name
-            with _told(path):
-                found = _read_hash(path)
-                if found is None:
-                    continue
-                act = decide_remove(found, recorded, purge=purge)
-                if act is Act.REMOVE:
-                    path.unlink()
-                    _remove_leftovers(path)
-            done.append(Done(name, act, "" if act is Act.REMOVE else "changed by hand: --purge takes it too"))
+        """Take away what install wrote, and the patterns of `traces` below the root where it is a purge.
+
+        What stays is remembered, so that a purge may come later.
+        """
+        done = [one for name in sorted(self.record.files, reverse=True) if (one := self._remove(name, purge))]
         done += [self._remove_trace(path, purge) for pattern in traces for path in self.root.glob(pattern)]
-        with _told(self.root / RECORD):
-            (self.root / RECORD).unlink(missing_ok=True)
-        return done + self._remove_directories()
+        left = [one for one in done if one.act is Act.KEEP]
+        path = self.root / RECORD
+        with _told(path):
+            if not left or purge:
+                path.unlink(missing_ok=True)
+            full = self._remove_directories()
+            if left and not purge:
+                self._write_record()
+                done.append(Done(RECORD, Act.KEEP, "it remembers what is left for --purge"))
+        return done + ([] if left else full)
+
+    def _remove(self, name: str, purge: bool) -> Done | None:
+        path, recorded = self.root / name, self.record.files[name]
+        with _told(path):
+            found = _read_hash(path)
+            act = Act.REMOVE if found is None else decide_remove(found, recorded, purge=purge)
+            if act is Act.KEEP:
+                return Done(name, act, "changed by hand: --purge takes it too")
+            path.unlink(missing_ok=True)
+            _remove_leftovers(path)
+        del self.record.files[name]
+        return Done(name, act) if found is not None else None
 
     def clear_run(self) -> list[str]:
         """Take away what the hooks have made below /run; what must wait for the next boot, in a sentence."""
@@ -174,16 +190,16 @@ class SiteKit:
         return Done(name, Act.REMOVE)
 
     def _remove_directories(self) -> list[Done]:
+        """Those that install made, as far as they are empty."""
         kept = []
         for name in sorted(self.record.directories, reverse=True):
             path = self.root / name
-            try:
+            with contextlib.suppress(OSError):
                 path.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:
+            if path.is_dir():
                 held = ", ".join(sorted(os.listdir(path))[:5])
                 kept.append(Done(name, Act.KEEP, f"it holds {held}"))
+        self.record.directories = [one.path for one in kept]
         return kept
 
     def _read_record(self) -> Record:

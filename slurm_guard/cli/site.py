@@ -135,7 +135,7 @@ def uninstall(
     except ConfigError:
         settings = SiteSettings()
     kit = SiteKit(root)
-    if not kit.record.files:
+    if kit.is_empty:
         raise SlurmGuardError(f"nothing is installed in {root / SETTINGS}: there is nothing to take away")
     # Only what is by its name our own is swept out.
     state = settings.state.strip("/")
