@@ -10,13 +10,16 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
+from slurm_guard.adapters.boot import read_boot_id
 from slurm_guard.adapters.files import read_regular, write_atomic
 from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.errors import OutsideError
+from slurm_guard.hooks.ledger import compose_entry, enter, enter_once
 from slurm_guard.hooks.note import note
 from slurm_guard.hooks.place import Place
 from slurm_guard.model.drain import DrainReason
-from slurm_guard.model.health import NodeVerdict
+from slurm_guard.model.health import Finding, HealthClass, HealthReading, NodeVerdict
+from slurm_guard.model.ledger import LedgerKind
 from slurm_guard.model.reading import NodeReading
 from slurm_guard.model.site import SiteSettings
 from slurm_guard.policy.breaker import Standing, choose_cap, count_recent, judge_standing, judge_taken
@@ -44,11 +47,12 @@ class Drained(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class OwnDrain:
-    """What this node wrote down of its own drain. `by` and `at_s` are who and when as the controller has
-    them, None before it was read back; `settled` once the breaker has let it stand.
+    """What this node wrote down of its own drain, in the boot `boot_id`. `by` and `at_s` are who and when as
+    the controller has them, None before it was read back; `settled` once the breaker has let it stand.
     """
 
     reason: str
+    boot_id: str
     by: str | None = None
     at_s: float | None = None
     settled: bool = False
@@ -70,22 +74,42 @@ def drain_own_node(
     clock: Clock,
     *,
     place: Place,
+    reading: HealthReading | None = None,
     job_id: str = "",
+    user_id: int | None = None,
 ) -> Drained:
-    """Drain this node for the gravest finding of `verdict`; takes about 2 s where Slurm is quick.
+    """Drain this node for the gravest finding of `verdict`, and enter it into the ledger; takes about 2 s
+    where Slurm is quick.
 
     At most six questions to Slurm, each with the deadline of `slurm`. DRAINED and ALREADY: the node takes no
-    new jobs. CAPPED: it does. A human who drains the node in the few
-    milliseconds between our look and our own drain loses his reason; there is no closing that gap.
+    new jobs. CAPPED: it does. The job and its user are those on whose word the node was looked at, `reading`
+    knows the GPU's serial number. A human who drains the node in the few milliseconds between our look and
+    our own drain loses his reason; there is no closing that gap.
 
     Raises:
         ValueError: the verdict holds nothing that makes a node unfit.
     """
-    reason = _compose(verdict, job_id)
+    finding = choose_finding(verdict)
+    if finding is None or finding.cls is None:
+        raise ValueError("nothing in this verdict makes a node unfit")
+    reason = _compose(finding, finding.cls, job_id)
+    came = _drain(slurm, node, reason, settings, clock=clock, place=place)
+    kind = {Drained.DRAINED: LedgerKind.DRAIN, Drained.CAPPED: LedgerKind.CAPPED}.get(came)
+    if kind is not None:
+        entry = compose_entry(
+            kind, node, finding, reading, time_s=clock.wall_s(), user_id=user_id, job_id=job_id
+        )
+        (enter_once if kind is LedgerKind.CAPPED else enter)(place, entry)
+    return came
+
+
+def _drain(
+    slurm: Slurm, node: str, reason: str, settings: SiteSettings, *, clock: Clock, place: Place
+) -> Drained:
     try:
         if (refusal := _refuse(slurm, node, settings, clock, place)) is not None:
             return refusal
-        _remember(place, node, OwnDrain(reason))
+        _remember(place, node, OwnDrain(reason, _read_boot()))
         slurm.drain_node(node, reason)
     except OutsideError as error:
         note(place, f"{node} could not be drained: {error}")
@@ -136,7 +160,7 @@ def settle(
         note(place, f"{node} is unfit, but its drain was one too many within the hour and is taken back")
         return Drained.CAPPED
     seen = next(seen for seen in nodes if seen.name == node)
-    _remember(place, node, OwnDrain(reason, seen.reason_by, seen.reason_s, last))
+    _remember(place, node, OwnDrain(reason, _read_boot(), seen.reason_by, seen.reason_s, last))
     return Drained.DRAINED
 
 
@@ -144,7 +168,9 @@ def read_own_drain(place: Place, node: str) -> OwnDrain | None:
     """What this node wrote down when it drained itself; None where there is no such thing."""
     try:
         said = json.loads(read_regular(_file(place, node), 4096))
-        own = OwnDrain(str(said["reason"]), said["by"], said["at_s"], bool(said["settled"]))
+        own = OwnDrain(
+            str(said["reason"]), str(said["boot_id"]), said["by"], said["at_s"], bool(said["settled"])
+        )
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return own if parse_reason(own.reason) else None
@@ -159,14 +185,18 @@ def forget_own_drain(place: Place, node: str, reason: str) -> None:
         _file(place, node).unlink()
 
 
-def _compose(verdict: NodeVerdict, job_id: str) -> str:
-    finding = choose_finding(verdict)
-    if finding is None or finding.cls is None:
-        raise ValueError("nothing in this verdict makes a node unfit")
-    reason = compose_reason(DrainReason(finding.check, finding.cls, finding.gpu, job_id, os.urandom(4).hex()))
+def _compose(finding: Finding, cls: HealthClass, job_id: str) -> str:
+    reason = compose_reason(DrainReason(finding.check, cls, finding.gpu, job_id, os.urandom(4).hex()))
     if parse_reason(reason) is None:
         raise ValueError(f"{reason!r} is no reason that could be recognised")
     return reason
+
+
+def _read_boot() -> str:
+    try:
+        return read_boot_id()
+    except OutsideError:
+        return ""
 
 
 def _cap(nodes: tuple[NodeReading, ...], node: str, settings: SiteSettings) -> int:

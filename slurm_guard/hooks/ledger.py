@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from slurm_guard.adapters.files import append_line, read_regular, write_atomic
+from slurm_guard.hooks.note import note
+from slurm_guard.hooks.place import Place
+from slurm_guard.model.health import Finding, HealthReading
 from slurm_guard.model.ledger import LedgerEntry, LedgerKind
 
 _LIMIT_BYTES = 4 << 20
 _MODE = 0o640
+_ONE_FAULT_S = 6 * 3600.0
 _NAMES = frozenset(field.name for field in fields(LedgerEntry))
 
 
@@ -73,6 +78,44 @@ class Ledger:
             yield
         finally:
             os.close(fd)
+
+
+def enter(place: Place, *entries: LedgerEntry) -> None:
+    """Add the entries to this node's ledger. Never raises: without a ledger there is a line in the log."""
+    try:
+        if entries:
+            Ledger(place.ledger).append(*entries)
+    except OSError as error:
+        note(place, f"the ledger cannot be written: {error}")
+
+
+def enter_once(place: Place, entry: LedgerEntry) -> None:
+    """Add what is found again and again, unless it stands there with a time of the last six hours. Never
+    raises.
+    """
+    with contextlib.suppress(OSError):
+        for known in Ledger(place.ledger).read():
+            if entry.time_s - known.time_s < _ONE_FAULT_S and replace(known, time_s=entry.time_s) == entry:
+                return
+    enter(place, entry)
+
+
+def compose_entry(
+    kind: LedgerKind,
+    node: str,
+    found: Finding,
+    reading: HealthReading | None,
+    *,
+    time_s: float,
+    user_id: int | None = None,
+    job_id: str = "",
+) -> LedgerEntry:
+    """The entry about a finding; the serial number of its GPU is in the reading."""
+    gpus = reading.gpus if reading else ()
+    serial = next((gpu.serial for gpu in gpus if gpu.index == found.gpu), "")
+    cls = found.cls.value if found.cls else ""
+    known = serial if isinstance(serial, str) else ""
+    return LedgerEntry(time_s, kind, node, known, user_id, job_id, found.check, cls)
 
 
 def _parse(line: bytes) -> LedgerEntry | None:

@@ -1,8 +1,8 @@
 """Nodes and GPUs that fail again and again: a score that fades, of what the ledger remembers.
 
-What root has proved counts 1, a warning of a sweep next to nothing. Claims and breaches are the word of a job's
-user: it counts a half, once in a half-life, so that one user alone never gets a node above 1; of a second user
-it counts twice, of a third three times as much.
+What root has proved counts 1, a warning of a sweep next to nothing. Claims and breaches are the word of a
+job's user: it counts a half, once in a half-life, so that one user alone never gets a node above 1; of a
+second user it counts twice, of a third three times as much.
 """
 
 from __future__ import annotations

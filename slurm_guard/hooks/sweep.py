@@ -1,0 +1,223 @@
+"""The health sweep (HealthCheckProgram): judge this node every few minutes, also while nobody asks for it.
+
+All nodes sweep at the same moment: a node that is well asks Slurm nothing, unless there is a drain of its own
+to be lifted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_guard.adapters.clock import SystemClock
+from slurm_guard.config.compiled import load_compiled
+from slurm_guard.errors import OutsideError, SlurmGuardError, UsageError
+from slurm_guard.hooks.context import HookJob, read_node_name
+from slurm_guard.hooks.drain import Drained, drain_own_node, open_slurm, read_own_drain, settle
+from slurm_guard.hooks.judgement import judge_here
+from slurm_guard.hooks.ledger import compose_entry, enter, enter_once
+from slurm_guard.hooks.lift import lift_own_drain
+from slurm_guard.hooks.note import note
+from slurm_guard.hooks.page import page
+from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.record import read_record, write_record
+from slurm_guard.hooks.snapshot import forget_snapshot, write_snapshot
+from slurm_guard.hooks.suspicion import enter_claim, read_claims
+from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
+from slurm_guard.model.ledger import LedgerEntry, LedgerKind
+from slurm_guard.model.site import SiteSettings
+from slurm_guard.policy.admission import Admission, decide_admission
+from slurm_guard.policy.drain import choose_finding
+from slurm_guard.ports import Clock, Slurm
+
+Look = Callable[[], tuple[NodeVerdict, HealthReading]]
+
+_AGAIN_S = 1.0
+_PAGED = {
+    Drained.DRAINED: ("drain", "unfit and drained"),
+    Drained.CAPPED: ("capped", "unfit, but enough nodes are drained: it stays in service"),
+}
+
+
+def run(environ: Mapping[str, str], place: Place) -> bool:
+    """Sweep once; never refuses anything. A second sweep at the same time leaves at once."""
+    try:
+        compiled = load_compiled(place.compiled)
+        place = place.adopt(compiled)
+        settings, scontrol = compiled.settings, compiled.scontrol
+    except UsageError as error:
+        note(place, f"sweep: nothing is judged: {error}")
+        return False
+    timeout_s = min(settings.probe_s, settings.sweep_s / 4)
+    with _alone(place) as alone:
+        if alone:
+            slurm = open_slurm(scontrol, environ)
+            look: Look = lambda: judge_here(compiled, place, timeout_s)  # noqa: E731
+            Sweep(settings, place, read_node_name(environ), look, slurm, SystemClock()).run()
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One sweep of one node; `look` probes and judges it."""
+
+    settings: SiteSettings
+    place: Place
+    node: str
+    look: Look
+    slurm: Slurm
+    clock: Clock
+
+    def run(self) -> None:
+        """Judge, remember, and drain or lift where there is proof."""
+        self._settle()
+        try:
+            verdict, reading = self.look()
+        except (SlurmGuardError, OSError) as error:
+            self._note(f"not judged: {error}")
+            forget_snapshot(self.place)
+            return
+        self._leave_snapshot(verdict, reading)
+        memory = read_record(self._memory) or {}
+        before = dict(memory)
+        accuser = self._remember(memory, verdict, reading)
+        # What runs on a GPU is a job's, or the affair of the epilog and the next prolog there.
+        admission = decide_admission(verdict, (), refuse_unjudged=False)
+        if not admission.admitted:
+            self._confirm(admission, reading, accuser)
+        elif verdict.fitness is Fitness.UNKNOWN:
+            self._note(admission.why)
+        else:
+            self._lift(verdict, reading)
+        if memory != before:
+            self._write_memory(memory)
+
+    def _settle(self) -> None:
+        """Count a drain that was made and never counted: its hook was killed, or Slurm fell silent."""
+        own = read_own_drain(self.place, self.node)
+        if own is None or own.settled:
+            return
+        try:
+            settle(self.slurm, self.node, own.reason, self.settings, self.place, last=True)
+        except OutsideError as error:
+            self._note(f"our drain is still not counted: {error}")
+
+    def _remember(
+        self, memory: dict[str, Any], verdict: NodeVerdict, reading: HealthReading
+    ) -> HookJob | None:
+        """Enter which claims and warnings are new since the last sweep. The job of a claim, if there is one."""
+        now_s = self.clock.wall_s()
+        claims = read_claims(self.place, self.node, now_s)
+        known = memory.get("claims", [])
+        entries = [
+            enter_claim(job, claim, reading, now_s)
+            for name, (job, claim) in claims.items()
+            if name not in known
+        ]
+        warned = {f"{f.check} {f.gpu}": f for f in verdict.findings if f.level is Level.WARN}
+        entries += [
+            self._entry(LedgerKind.SWEEP_WARN, found, reading)
+            for name, found in warned.items()
+            if name not in memory.get("warned", [])
+        ]
+        enter(self.place, *entries)
+        memory.update(claims=sorted(claims), warned=sorted(warned))
+        return next((job for job, _ in claims.values()), None)
+
+    def _confirm(self, first: Admission, reading: HealthReading, accuser: HookJob | None) -> None:
+        """Drain for what a second look finds too."""
+        self.clock.sleep(_AGAIN_S)
+        try:
+            second = decide_admission(self.look()[0], (), refuse_unjudged=False)
+        except (SlurmGuardError, OSError) as error:
+            self._note(f"unfit, but the second look came to nothing: {error}")
+            return
+        seen = {(found.check, found.gpu) for found in _failed(first)}
+        both = tuple(found for found in _failed(second) if (found.check, found.gpu) in seen)
+        proved = replace(second.verdict, findings=both)
+        worst = choose_finding(proved)
+        if worst is None:
+            self._note(f"unfit, but not for the same cause at the second look: {first.why}")
+            return
+        job_id, user_id = (accuser.job_id, accuser.user_id) if accuser else ("", None)
+        drained = drain_own_node(
+            self.slurm, self.node, proved, self.settings, self.clock,
+            place=self.place, reading=reading, job_id=job_id, user_id=user_id,
+        )  # fmt: skip
+        if drained in _PAGED:
+            if accuser:
+                enter_once(self.place, self._entry(LedgerKind.PROOF, worst, reading, accuser))
+            self._page(*_PAGED[drained], second.why)
+
+    def _lift(self, verdict: NodeVerdict, reading: HealthReading) -> None:
+        check = lift_own_drain(
+            self.slurm,
+            self.node,
+            verdict,
+            reading,
+            settings=self.settings,
+            clock=self.clock,
+            place=self.place,
+        )
+        if check:
+            enter(self.place, LedgerEntry(self.clock.wall_s(), LedgerKind.UNDRAIN, self.node, check=check))
+
+    def _entry(
+        self, kind: LedgerKind, found: Finding, reading: HealthReading, job: HookJob | None = None
+    ) -> LedgerEntry:
+        job_id, user_id = (job.job_id, job.user_id) if job else ("", None)
+        now_s = self.clock.wall_s()
+        return compose_entry(kind, self.node, found, reading, time_s=now_s, user_id=user_id, job_id=job_id)
+
+    def _leave_snapshot(self, verdict: NodeVerdict, reading: HealthReading) -> None:
+        try:
+            write_snapshot(self.place, verdict, reading)
+        except (OSError, OutsideError) as error:
+            self._note(f"no snapshot for the prologs: {error}")
+
+    @property
+    def _memory(self) -> Any:
+        return self.place.node / "sweep.json"
+
+    def _write_memory(self, memory: dict[str, Any]) -> None:
+        try:
+            write_record(self._memory, memory)
+        except OSError as error:
+            self._note(f"what this sweep has seen cannot be kept: {error}")
+
+    def _page(self, kind: str, what: str, why: str) -> None:
+        said = f"slurm-guard: {self.node} is {what}: {why}"
+        page(self.settings.page, kind, self.node, said, place=self.place, wall_s=self.clock.wall_s())
+
+    def _note(self, text: str) -> None:
+        note(self.place, f"sweep: {text}")
+
+
+def _failed(admission: Admission) -> list[Finding]:
+    return [found for found in admission.verdict.findings if found.level is Level.FAIL]
+
+
+@contextmanager
+def _alone(place: Place) -> Iterator[bool]:
+    """Whether no other sweep runs on this node.
+
+    A lock of the process, not of the descriptor: a child that hangs on a dead mount doesn't inherit it.
+    """
+    place.node.mkdir(0o700, parents=True, exist_ok=True)
+    fd = os.open(place.node / "sweep.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield _lock(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
