@@ -15,12 +15,14 @@ from slurm_guard.adapters.gpu_health import NvmlHealth
 from slurm_guard.adapters.host_health import read_host
 from slurm_guard.cli.table import compose_table
 from slurm_guard.cli.xid import read_own, xid
+from slurm_guard.config.load import SITE_FILE, load_settings
 from slurm_guard.config.profile import SITE_PROFILES, load_profiles
 from slurm_guard.config.schema import nearest
 from slurm_guard.config.site import load_site
 from slurm_guard.config.xid import SITE_FILE as XID_FILE
 from slurm_guard.config.xid import load_xid_table
 from slurm_guard.errors import OutsideError, UsageError
+from slurm_guard.hooks.judgement import list_scratch
 from slurm_guard.job.writer import plain
 from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
 from slurm_guard.policy.health.check import skip
@@ -58,7 +60,7 @@ def check(
     if profile and profile not in names:
         raise UsageError(f"--profile {profile} is no profile: {nearest(profile, names)}")
     reading = NvmlHealth(timeout_s, forked=True).read()
-    host = read_host(scratch=load_site().scratch_paths, fabric=wants_fabric_manager(reading))
+    host = read_host(scratch=_list_scratch(), fabric=wants_fabric_manager(reading))
     verdict = judge_node(reading, profiles, profile or None, host=host, log=judge_log(reading))
     print(json.dumps(_as_json(verdict, reading), indent=1) if as_json else _page(verdict, reading))
     raise typer.Exit(_CODES[verdict.fitness])
@@ -72,6 +74,12 @@ def judge_log(reading: HealthReading) -> Sequence[Finding]:
     except OutsideError as error:
         return [skip("xid", None, str(error))]
     return judge_kernel_log(records, reading, table)
+
+
+def _list_scratch() -> list[str]:
+    site = SITE_FILE if SITE_FILE.exists() else None
+    of_jobs, _ = load_settings(site=site, job_file=None, environment={}, flags={})
+    return list_scratch(load_site(), of_jobs.ring_dir)
 
 
 def _node_name() -> str:

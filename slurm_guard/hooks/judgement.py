@@ -14,6 +14,7 @@ from slurm_guard.errors import OutsideError
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.snapshot import read_snapshot
 from slurm_guard.model.health import Finding, HealthReading, NodeVerdict
+from slurm_guard.model.site import SiteSettings
 from slurm_guard.model.xid import XidTable
 from slurm_guard.policy.health.check import skip
 from slurm_guard.policy.health.kernel_log import judge_kernel_log
@@ -43,11 +44,17 @@ def judge_here(
     reading = health.read()
     host = read_host(
         min(host_s, until_s - time.monotonic()),
-        scratch=compiled.settings.scratch_paths,
+        scratch=list_scratch(compiled.settings, compiled.ring_dir),
         fabric=wants_fabric_manager(reading),
     )
     log = [*_read_log(reading, compiled.table, place.kernel_log), *_read_rates(reading, place)]
     return judge_node(reading, compiled.profiles, host=host, log=log), reading
+
+
+def list_scratch(settings: SiteSettings, ring_dir: str) -> list[str]:
+    """The directories that jobs write to; the site's own one for ring checkpoints is one of them."""
+    own = (ring_dir,) if ring_dir.startswith("/") else ()
+    return list(dict.fromkeys((*settings.scratch_paths, *own)))
 
 
 def _read_rates(reading: HealthReading, place: Place) -> Sequence[Finding]:

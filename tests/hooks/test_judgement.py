@@ -1,0 +1,89 @@
+"""What a hook judges beside the GPUs of now: where jobs write, and what rose since the last sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_guard.config.compiled import Compiled, compile_site, load_compiled
+from slurm_guard.hooks import judgement
+from slurm_guard.hooks.judgement import judge_here, list_scratch
+from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.record import read_record, write_record
+from slurm_guard.hooks.snapshot import write_snapshot
+from slurm_guard.model.health import GpuReading, HealthReading, HostReading, Level
+from slurm_guard.model.site import SiteSettings
+
+GPU = GpuReading(1, uuid="GPU-1", pcie_generation_max=5, pcie_width=16, pcie_replays=100, fabric_state=3)
+
+
+class Node:
+    """A node of one GPU; `asked` is what was asked of the host."""
+
+    def __init__(self, root: Path) -> None:
+        self.place = Place(root)
+        self.gpu = GPU
+        self.asked: dict[str, Any] = {}
+
+    def read(self) -> HealthReading:
+        """The GPU as it is now."""
+        return HealthReading((self.gpu,))
+
+    def read_host(self, timeout_s: float, **asked: Any) -> HostReading:
+        """A host without a fault."""
+        self.asked = asked
+        return HostReading(clock_error_s=0.01)
+
+    def judge(self, compiled: Compiled) -> list[str]:
+        """The names of the checks that found something."""
+        verdict, _ = judge_here(compiled, self.place, 5.0)
+        return [found.check for found in verdict.findings if found.level is not Level.SKIPPED]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Its probe answers at once."""
+    made = Node(tmp_path)
+    monkeypatch.setattr(judgement, "NvmlHealth", lambda *_, **__: made)
+    monkeypatch.setattr(judgement, "read_host", made.read_host)
+    return made
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Compiled:
+    """A site with a ring directory of its own."""
+    (tmp_path / "site.toml").write_text('[paths]\nring_dir = "/local/ring"\n')
+    (tmp_path / "site.json").write_text(compile_site(tmp_path))
+    return load_compiled(tmp_path / "site.json")
+
+
+def test_replays_since_the_last_sweep_are_a_rate(node: Node, compiled: Compiled) -> None:
+    """Of the sweep's own counters and its age; what came before it is nobody's rate."""
+    assert node.judge(compiled) == []
+    verdict, reading = judge_here(compiled, node.place, 5.0)
+    write_snapshot(node.place, verdict, reading)
+    record = read_record(node.place.snapshot)
+    assert record is not None
+    write_record(node.place.snapshot, {**record, "boot_s": record["boot_s"] - 120})
+    node.gpu = replace(GPU, pcie_replays=100 + 2 * 31)
+    assert node.judge(compiled) == []
+    node.gpu = replace(GPU, pcie_replays=100 + 2 * 40)
+    assert node.judge(compiled) == ["pcie_replay"]
+
+
+def test_the_host_is_asked_for_what_the_site_and_its_gpus_want(node: Node, compiled: Compiled) -> None:
+    """Scratch and ring directories, and a Fabric Manager where the fabric is this node's own."""
+    node.judge(compiled)
+    assert node.asked == {"scratch": ["/tmp", "/var/tmp", "/dev/shm", "/local/ring"], "fabric": True}
+    node.gpu = replace(GPU, fabric_shared=True)
+    node.judge(compiled)
+    assert not node.asked["fabric"]
+
+
+@pytest.mark.parametrize("ring_dir", ["", "ring", "/tmp"])
+def test_a_ring_directory_of_the_site_is_looked_at_once(ring_dir: str) -> None:
+    """One that is relative belongs to each job."""
+    assert list_scratch(SiteSettings(scratch="/tmp"), ring_dir) == ["/tmp"]
