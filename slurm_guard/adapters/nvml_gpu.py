@@ -14,7 +14,7 @@ _MIB = 1 << 20
 _SAMPLES = 3
 _MOST_LINKS = 36
 _MOST_UNKNOWN = 3
-_HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
+HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
 _FABRIC_IN_PROGRESS = 2
 _FABRIC_FAULTS = {
     0: "degraded bandwidth",
@@ -172,7 +172,7 @@ def _sum(values: Sequence[Any]) -> Any:
 
 def read_links(nvml: Any, gpu: Any) -> tuple[int, ...] | Unreadable:
     """The states of the links that the chip has: what is not supported is not there."""
-    wanted = [("NVML_FI_DEV_NVLINK_GETSTATE", link) for link in range(_MOST_LINKS)]
+    wanted = [("NVML_FI_DEV_NVLINK_GET_STATE", link) for link in range(_MOST_LINKS)]
     states = read_fields(nvml, gpu, wanted)
     if isinstance(states[0], Unreadable):
         states = []
@@ -216,7 +216,7 @@ def _take(nvml: Any, gpu: Any) -> tuple[Any, Any, Any]:
 
 
 def _is_calm(limits: Any, pids: Any, fabric: Any) -> bool:
-    held = isinstance(limits, int) and limits & _HARDWARE_SLOWDOWN
+    held = isinstance(limits, int) and limits & HARDWARE_SLOWDOWN
     used = isinstance(pids, tuple) and pids
     starting = isinstance(fabric, tuple) and fabric[0] == _FABRIC_IN_PROGRESS
     return not (held or used or starting)
