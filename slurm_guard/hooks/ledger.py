@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
@@ -20,6 +21,7 @@ from slurm_guard.model.ledger import LedgerEntry, LedgerKind
 
 _LIMIT_BYTES = 4 << 20
 _MODE = 0o640
+_LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.02
 _ONE_FAULT_S = 6 * 3600.0
 _NAMES = frozenset(field.name for field in fields(LedgerEntry))
 
@@ -74,10 +76,18 @@ class Ledger:
         path = self._path.with_suffix(".lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _lock(fd)
             yield
         finally:
             os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    for _ in range(_LOCK_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_LOCK_PAUSE_S)
+    return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def enter(place: Place, *entries: LedgerEntry) -> None:

@@ -109,7 +109,7 @@ class Sweep:
     def _remember(
         self, memory: dict[str, Any], verdict: NodeVerdict, reading: HealthReading
     ) -> HookJob | None:
-        """Enter which claims and warnings are new since the last sweep. The job of a claim, if there is one."""
+        """Enter claims and warnings that the last sweep did not see. The job of a claim, if there is one."""
         now_s = self.clock.wall_s()
         claims = read_claims(self.place, self.node, now_s)
         known = memory.get("claims", [])
