@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from slurm_guard.model.gpu import GpuSight
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
-from slurm_guard.model.reading import JobReading, LoadReading, NodeReading, StepReading
+from slurm_guard.model.reading import JobReading, NodeReading, StepReading
 
 if TYPE_CHECKING:  # what the hooks need; guarded-srun starts without it
     from slurm_guard.model.xid import KernelExcerpt
@@ -134,8 +135,12 @@ class Gpus(Protocol):
     def describe(self) -> dict[str, object]:
         """A plain description for the fault folder; raises OutsideError when there is no driver."""
 
-    def read_load(self, node: str) -> tuple[LoadReading, ...]:
-        """How busy each GPU of this job is; raises OutsideError when there is no driver.
+    def watch(self, node: str, timeout_s: float) -> GpuSight:
+        """The GPUs of this job as they are now, and each fault that the driver reported since the first call.
 
-        It may hang, and what it opens stays open: to be called in a child.
+        A GPU that gives no answer in `timeout_s` is said to hang, and hides no other. What it opens stays
+        open, and the first call may hang for good: to be called in a child, again and again.
+
+        Raises:
+            OutsideError: no driver.
         """

@@ -41,7 +41,7 @@ class KmsgLog:
         Raises:
             OutsideError: there is no kernel log here, or this user may not read it.
         """
-        fd = self._open()
+        fd = _open(self._path)
         try:
             return _read_since(fd, since_s - time.monotonic() * _DRIFT, after)
         finally:
@@ -53,7 +53,7 @@ class KmsgLog:
         Raises:
             OutsideError: there is no kernel log here, or this user may not read it.
         """
-        fd = self._open()
+        fd = _open(self._path)
         try:
             now_s = time.monotonic()
             parsed = (parse_record(record, now_s) for record in _read_records(fd) if record is not None)
@@ -61,11 +61,32 @@ class KmsgLog:
         finally:
             os.close(fd)
 
-    def _open(self) -> int:
-        try:
-            return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise OutsideError(f"the kernel log cannot be read: {error.strerror}") from None
+
+class KmsgTail:
+    """What the kernel writes from now on, kept open. Lines that programs wrote into the log are left out.
+
+    Raises:
+        OutsideError: there is no kernel log here, or this user may not read it.
+    """
+
+    def __init__(self, path: str = KMSG) -> None:
+        self._fd = _open(path)
+        os.lseek(self._fd, 0, os.SEEK_END)
+
+    def read(self) -> list[KernelRecord]:
+        """The records since the last call; some may be missing where the kernel overwrote them."""
+        found: list[KernelRecord] = []
+        for raw in _read_records(self._fd):
+            if raw is not None:
+                found.extend(parse_kernel_line(raw.partition(b"\n")[0].decode(errors="replace")))
+        return found
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise OutsideError(f"the kernel log cannot be read: {error.strerror}") from None
 
 
 def _read_records(fd: int) -> Iterator[bytes | None]:

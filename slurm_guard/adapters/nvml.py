@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_guard.adapters import probe
+from slurm_guard.adapters.kernel_log import KMSG
+from slurm_guard.adapters.nvml_job import JobGpus
 from slurm_guard.errors import OutsideError
-from slurm_guard.model.reading import LoadReading
+from slurm_guard.model.gpu import GpuSight
 
 _MIB = 1 << 20
 
@@ -16,9 +18,10 @@ _MIB = 1 << 20
 class NvmlGpus:
     """The `Gpus` of the real machine."""
 
-    def __init__(self, timeout_s: float = 5.0) -> None:
+    def __init__(self, timeout_s: float = 5.0, *, kernel_log: str = KMSG) -> None:
         self._timeout_s = timeout_s
-        self._open: tuple[Any, list[tuple[int, Any]]] | None = None
+        self._kernel_log = kernel_log
+        self._job: JobGpus | None = None
 
     def describe(self) -> dict[str, object]:
         """Driver and job GPUs; a value that cannot be read is {"unreadable": reason}, never 0.
@@ -29,22 +32,22 @@ class NvmlGpus:
         answer: dict[str, object] = probe.run(f"{__name__}:read_gpus", self._timeout_s)
         return answer
 
-    def read_load(self, node: str) -> tuple[LoadReading, ...]:
-        """How busy each GPU of this job is, asked in this process: may hang, so only for a child.
+    def watch(self, node: str, timeout_s: float) -> GpuSight:
+        """The GPUs of this job as they are now, asked in this process: only for a child.
 
-        The library is started once: that takes longer than the questions.
+        A GPU that hangs is said to after `timeout_s`, and asked again once it has answered. The start of the
+        library may hang for good.
 
         Raises:
             OutsideError: no driver, no NVML.
         """
-        if self._open is None:
+        if self._job is None:
             nvml = _start()
             chosen = choose_gpus(
                 [_identify(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], os.environ
             )
-            self._open = nvml, [(gpu["index"], gpu["handle"]) for gpu in chosen]
-        nvml, gpus = self._open
-        return tuple(_read_load(nvml, node, index, gpu) for index, gpu in gpus)
+            self._job = JobGpus(nvml, node, chosen, kernel_log=self._kernel_log)
+        return self._job.watch(timeout_s)
 
 
 def read_gpus() -> dict[str, object]:
@@ -96,26 +99,14 @@ def _identify(nvml: Any, index: int) -> dict[str, Any]:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
         lost = {"unreadable": str(error)}
-        return {"handle": None, "index": index, "minor": lost, "uuid": lost}
+        return {"handle": None, "index": index, "minor": lost, "uuid": lost, "bus_id": lost}
     return {
         "handle": gpu,
         "index": index,
         "minor": _read(nvml, nvml.nvmlDeviceGetMinorNumber, gpu),
         "uuid": _read(nvml, nvml.nvmlDeviceGetUUID, gpu),
+        "bus_id": _read(nvml, lambda g: _text(nvml.nvmlDeviceGetPciInfo(g).busId), gpu),
     }
-
-
-def _read_load(nvml: Any, node: str, index: int, gpu: Any) -> LoadReading:
-    if gpu is None:
-        return LoadReading(node, index, None, None)
-    utilisation = _read(nvml, lambda g: nvml.nvmlDeviceGetUtilizationRates(g).gpu, gpu)
-    power_w = _read(nvml, lambda g: nvml.nvmlDeviceGetPowerUsage(g) / 1000, gpu)
-    return LoadReading(
-        node,
-        index,
-        None if isinstance(utilisation, dict) else utilisation,
-        None if isinstance(power_w, dict) else power_w,
-    )
 
 
 def _describe(nvml: Any, index: int) -> dict[str, Any]:
@@ -126,7 +117,6 @@ def _describe(nvml: Any, index: int) -> dict[str, Any]:
     return {
         **known,
         "name": _read(nvml, nvml.nvmlDeviceGetName, gpu),
-        "bus_id": _read(nvml, lambda g: _text(nvml.nvmlDeviceGetPciInfo(g).busId), gpu),
         "temperature_c": _read(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
         "power_w": _read(nvml, lambda g: nvml.nvmlDeviceGetPowerUsage(g) / 1000, gpu),
         "utilization_percent": _read(nvml, lambda g: nvml.nvmlDeviceGetUtilizationRates(g).gpu, gpu),

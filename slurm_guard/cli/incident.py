@@ -225,6 +225,7 @@ def _page(one: Found) -> list[str]:
         f"{body['incident']} of job {body['job_id']}, {run}",
         f"  red line   {breach.get('red_line')}: {breach.get('kind', '')} ({breach.get('value')})",
         f"  where      {_where(breach)}, iteration {_known(breach.get('iteration'))}",
+        *_gpu(breach.get("gpu")),
         f"  evidence   {_known(breach.get('evidence'))}",
         f"  suspects   {', '.join(map(str, body['suspects'])) or 'none'}",
         f"  recovery   {body.get('recovery') or '-'}{' (observe: not done)' if body.get('observe') else ''}",
@@ -242,6 +243,14 @@ def _page(one: Found) -> list[str]:
 def _where(breach: dict[str, Any]) -> str:
     node, rank = breach.get("node"), breach.get("rank")
     return " ".join([*([str(node)] if node else []), *([f"rank {rank}"] if rank is not None else [])]) or "-"
+
+
+def _gpu(gpu: object) -> list[str]:
+    """The GPU of a hardware breach, by which check, and what mends it."""
+    if not isinstance(gpu, dict):
+        return []
+    said = f"{_known(gpu.get('check'))}, limit {_known(gpu.get('limit'))}, class {_known(gpu.get('cls'))}"
+    return [f"  gpu        {_known(gpu.get('gpu'))} {_known(gpu.get('uuid'))}: {said}"]
 
 
 def _outcome(body: dict[str, Any]) -> str:

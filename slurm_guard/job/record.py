@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from slurm_guard.job.journal import Journal
-from slurm_guard.model.breach import Breach, BreachKind, RedLine
+from slurm_guard.model.breach import Breach, BreachKind, RedLine, SickGpu
 from slurm_guard.model.incident import STAGES, Incident
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
@@ -196,6 +196,7 @@ def _parse_breach(body: dict[str, Any]) -> Breach:
     known["red_line"] = RedLine(known["red_line"])
     known["kind"] = BreachKind(known["kind"])
     known["suspects"] = tuple(known.get("suspects", ()))
+    known["gpu"] = SickGpu(**known["gpu"]) if known.get("gpu") else None
     return Breach(**known)
 
 

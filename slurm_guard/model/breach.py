@@ -26,6 +26,24 @@ class BreachKind(str, Enum):
     STOPPED_RANK = "stopped_rank"
     UNFINISHED_EXIT = "unfinished_exit"
     NODE_LOST = "node_lost"
+    GPU_LOST = "gpu_lost"
+    GPU_RESET = "gpu_reset"
+    GPU_HUNG = "gpu_hung"
+    ECC = "ecc"
+    ROW_REMAP = "row_remap"
+    XID = "xid"
+    THERMAL = "thermal"
+
+
+@dataclass(frozen=True, slots=True)
+class SickGpu:
+    """The GPU that a breach names, and by which check: the same names as in the health of a node."""
+
+    check: str
+    gpu: int
+    uuid: str
+    limit: str
+    cls: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +51,8 @@ class Breach:
     """One red line crossed once.
 
     `node` and `rank` are None where the evidence names none; `suspects` are the nodes that the
-    evidence does name. `symptom_ago_s` is how long before the breach the first symptom was seen.
+    evidence does name. `symptom_ago_s` is how long before the breach the first symptom was seen. `gpu` is
+    that of the hardware red line.
     """
 
     red_line: RedLine
@@ -45,3 +64,4 @@ class Breach:
     iteration: int | None = None
     suspects: tuple[str, ...] = ()
     symptom_ago_s: float = 0.0
+    gpu: SickGpu | None = None

@@ -51,4 +51,6 @@ class Incident:
         breach["red_line"] = self.breach.red_line.value
         breach["kind"] = self.breach.kind.value
         del breach["symptom_ago_s"], breach["suspects"]
+        if self.breach.gpu is None:
+            del breach["gpu"]
         return {"schema": SCHEMA, **body}

@@ -128,6 +128,20 @@ class Settings:
         low=1,
         high=604_800,
     )
+    thermal_s: float = setting(
+        600.0,
+        "hardware",
+        "seconds that the hardware may hold a GPU's clocks down without a break",
+        low=10,
+        high=86_400,
+    )
+    probe_hang_s: float = setting(
+        300.0,
+        "hardware",
+        "seconds without progress that the driver may leave a question about a GPU unanswered",
+        low=30,
+        high=86_400,
+    )
     dump_s: float = setting(
         10.0, "scene", "seconds that capturing the scene may take, whatever hangs", low=1, high=40
     )

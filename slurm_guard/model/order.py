@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Union, get_args
 
+from slurm_guard.model.gpu import GpuFault, GpuState
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, RankReading, StackReading
 
@@ -72,7 +73,18 @@ class Exclude:
     nodes: str
 
 
-Order = Union[Look, Stop, Term, Exclude, Leave]
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """Order to the watchdog of `node` alone: leave word for root that this GPU (its UUID) is broken."""
+
+    KIND: ClassVar[str] = "accuse"
+    node: str
+    incident: str
+    gpu: str
+    check: str
+
+
+Order = Union[Look, Stop, Term, Exclude, Accuse, Leave]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,20 @@ class Load(LoadReading):
     """Report: how busy a GPU of the job is. Sent every few seconds."""
 
     KIND: ClassVar[str] = "load"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeen(GpuState):
+    """Report: a GPU of the job as it is now. Sent when it changes, and now and then."""
+
+    KIND: ClassVar[str] = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFailed(GpuFault):
+    """Report: the driver told of a fault of this GPU. Sent once."""
+
+    KIND: ClassVar[str] = "gpu_failed"
 
 
 SCENE_LOOK = 0
@@ -228,6 +254,8 @@ Report = Union[
     RankGone,
     Beat,
     Load,
+    GpuSeen,
+    GpuFailed,
     Stack,
     Looked,
     DumpStarted,

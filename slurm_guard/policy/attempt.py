@@ -10,11 +10,22 @@ from dataclasses import dataclass, field, replace
 
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
-from slurm_guard.model.order import Load, Looked, RankGone, RankSeen, Report, Signalled, Stack
+from slurm_guard.model.order import (
+    GpuFailed,
+    GpuSeen,
+    Load,
+    Looked,
+    RankGone,
+    RankSeen,
+    Report,
+    Signalled,
+    Stack,
+)
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, Record
-from slurm_guard.policy.act import Act, plan_conclusions
+from slurm_guard.policy.act import Act, plan_conclusions, plan_words
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
+from slurm_guard.policy.hardware.watch import HardwareWatch
 from slurm_guard.policy.loss.numeric import NumericState, judge_numeric
 from slurm_guard.policy.outcome import OutcomeTable
 from slurm_guard.policy.silence.look import LookPair
@@ -40,11 +51,16 @@ class Attempt:
     verdicts: dict[VerdictKind, tuple[str, float]] = field(default_factory=dict)
     outcomes: OutcomeTable = field(default_factory=OutcomeTable)
     lost_node: str = ""
+    hardware: HardwareWatch = field(default_factory=HardwareWatch)
 
     @classmethod
     def begin(cls, now_s: float) -> Attempt:
         """A run that starts now."""
         return cls(SilenceWatch(StallState.begin(now_s)))
+
+    def followed(self, now_s: float) -> Attempt:
+        """The run after this one. Its GPUs are the same: what they had before it is none of its news."""
+        return Attempt(SilenceWatch(StallState.begin(now_s)), hardware=self.hardware.renewed())
 
     @property
     def stall(self) -> StallState:
@@ -115,6 +131,10 @@ class Attempt:
             self._gone(report, now_s)
         elif isinstance(report, Load):
             self.load(report)
+        elif isinstance(report, GpuSeen):
+            self.hardware.seen(report, now_s)
+        elif isinstance(report, GpuFailed):
+            self.hardware.failed(report, now_s)
         elif isinstance(report, Stack):
             self.looks.stack(report)
         elif isinstance(report, Looked):
@@ -130,10 +150,20 @@ class Attempt:
     ) -> tuple[list[Act], Breach | None]:
         """What time has brought: looks to be taken, warnings, or a breach. `alive` are the watched nodes."""
         finishing = self.watch.phases.finishing(settings, now_s)
-        breach = judge_ranks(self.ranks, settings, now_s, self.stall.progress_s, finishing=finishing)
-        if breach is not None and not self.outcomes.holds(breach.kind, now_s):
-            return [], breach
+        progress_s = self.stall.progress_s
+        for breach in (
+            self._judge_gpus(settings),
+            judge_ranks(self.ranks, settings, now_s, progress_s, finishing=finishing),
+        ):
+            if breach is not None and not self.outcomes.holds(breach.kind, now_s):
+                return [], breach
         return self.watch.judge(settings, explicit, alive, self.ranks, now_s)
+
+    def _judge_gpus(self, settings: Settings) -> Breach | None:
+        if not self.hardware.amiss:
+            return None
+        nodes = {rank.node for rank in self.ranks.ranks.values()}
+        return self.hardware.judge(settings, nodes, self.stall.progress_s, self.stall.iteration)
 
     def _gone(self, report: RankGone, now_s: float) -> None:
         """A rank that ended without a word of srun's ended well: the training is at its end."""
@@ -148,9 +178,13 @@ class Attempt:
         self.outcomes.opened(incident, breach, now_s, max(filter(None, limits), default=None))
 
     def conclude(self, now_s: float) -> list[Act]:
-        """What has become of observed breaches since, and what there is to say of it."""
+        """What has become of observed breaches since, and what there is to say of it and of GPUs."""
         self.outcomes.ranks(self.ranks, now_s)
-        return plan_conclusions(self.outcomes.take())
+        noted = (Verdict(VerdictKind.GPU, Action.WATCH, text) for text in self.hardware.take_notes())
+        return [
+            *(one for verdict in noted for one in plan_words(verdict)),
+            *plan_conclusions(self.outcomes.take()),
+        ]
 
     def end(self, now_s: float, *, failed: bool | None, because: str) -> list[Act]:
         """The step has ended, `because` of somebody's will: what has become of the observed ones."""
@@ -180,12 +214,23 @@ class Attempt:
         """Leave the last `gap_s` seconds out."""
         self.watch.shifted(gap_s)
         self.ranks.shifted(gap_s)
+        self.hardware.shifted(gap_s)
 
     def continued(self, now_s: float) -> None:
         """The job was suspended until now: the silence before anybody noticed was the suspension's too."""
         self.watch.shifted(now_s - self.stall.progress_s)
 
     def blame(self, breach: Breach) -> Breach:
+        """The breach with its rank, node and suspects. A GPU that broke in this run explains dead and silent
+        ranks, and makes its node a suspect.
+        """
+        breach = self._blame_rank(breach)
+        sick = self.hardware.sick() if breach.red_line is RedLine.HEARTBEAT else {}
+        said = [text for text in sick.values() if text not in breach.evidence]
+        suspects = tuple(dict.fromkeys([*breach.suspects, *sick]))
+        return replace(breach, suspects=suspects, evidence="; ".join([breach.evidence, *said]))
+
+    def _blame_rank(self, breach: Breach) -> Breach:
         """The breach with its rank and node. A stall names none by itself: the rank that stopped before all
         others does, or else the stack that stands out.
         """

@@ -101,7 +101,7 @@ class Session:
             self.past_steps |= {self.step_id}
         self.srun_running = True
         self.step_id = ""
-        self.attempt = Attempt.begin(now_s)
+        self.attempt = self.attempt.followed(now_s)
         self.ask_again_s = now_s
         return [FindStep(pid), ReadJob()]
 
@@ -273,22 +273,22 @@ class Session:
         """Begin the stop of this incident (also one that an earlier guard began and did not finish)."""
         kill, nodes = not self.settings.observe, frozenset(self.watch.alive())
         self.stop = StopState(incident, breach, nodes, now_s, self.settings, self.step_id, kill=kill)
-        order = Send(self.stop.order(self.scene_root))
+        orders = self.stop.orders(self.scene_root)
         where = f" on {breach.node}" if breach.node else ""
         crossed = f"red line {breach.red_line.value}{where}: {breach.evidence}"
         if self.settings.observe:
             self.attempt.observe(incident, breach, now_s)
-            return [order, OpenIncident(incident, breach), Say(f"{crossed} (observed only)")]
+            return [*orders, OpenIncident(incident, breach), Say(f"{crossed} (observed only)")]
         self.standing = Standing.STOPPING
         # The order goes first: nothing that may hang stands before the kill.
-        return [order, HoldFront(), OpenIncident(incident, breach), Say(f"{crossed}; stopping")]
+        return [*orders, HoldFront(), OpenIncident(incident, breach), Say(f"{crossed}; stopping")]
 
     def _order_again(self, node: str) -> list[Act]:
         """A watchdog that came up in the middle of a stop gets the order too; the others have it already."""
         if self.stop is None or (self.stop.kill and self.standing is not Standing.STOPPING):
             return []
         self.stop.joined(node)
-        return [Send(self.stop.order(self.scene_root))]
+        return self.stop.orders(self.scene_root)
 
     def _advance_stop(self, now_s: float) -> list[Act]:
         stop = self.stop

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import HARD_LIMIT_S, Settings
-from slurm_guard.model.order import Dumped, DumpStarted, Killed, Report, Stop, Term, TermSent, encode
+from slurm_guard.model.order import Accuse, Dumped, DumpStarted, Killed, Report, Stop, Term, TermSent, encode
 from slurm_guard.policy.act import Act, CancelStep, EndSrun, Send, Stamp
 
 CANCEL_AFTER_S = 3.0
@@ -42,6 +42,14 @@ class StopState:
     term_said: bool = False
     cancelled: bool = False
     srun_ended: bool = False
+
+    def orders(self, scene_root: str) -> list[Act]:
+        """What the watchdogs are told: the stop first, then whom to accuse of it."""
+        acts: list[Act] = [Send(self.order(scene_root))]
+        gpu, node = self.breach.gpu, self.breach.node
+        if self.kill and gpu is not None and node:
+            acts.append(Send(Accuse(node, self.incident, gpu.uuid, gpu.check)))
+        return acts
 
     def order(self, scene_root: str) -> Stop:
         """The order for the watchdogs, which write the scene into the incident's folder below `scene_root`.

@@ -1,4 +1,4 @@
-"""What the numbers of the training say, and what that asks for."""
+"""What the numbers of the training and its GPUs say, and what that asks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_guard.model.breach import Breach
 
 
 class VerdictKind(str, Enum):
-    """What a series of records was found to be doing."""
+    """What a series of records was found to be doing; GPU is about hardware that stops nothing yet."""
 
     NON_FINITE = "non_finite"
     SKIPPING = "skipping"
@@ -17,6 +17,7 @@ class VerdictKind(str, Enum):
     RECOVERING = "recovering"
     PLATEAU = "plateau"
     DIVERGENCE = "divergence"
+    GPU = "gpu"
 
 
 class Action(str, Enum):

@@ -8,11 +8,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from slurm_guard.errors import OutsideError
+from slurm_guard.model.gpu import GpuSight, GpuState
+from slurm_guard.model.health import Trouble
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
 from slurm_guard.model.reading import LoadReading
 from slurm_guard.model.xid import KernelExcerpt, KernelRecord
+
+_NO_SIGHT = GpuSight()
 
 
 @dataclass(slots=True)
@@ -209,11 +213,15 @@ class FakeKernelLog:
 
 
 class FakeGpus:
-    """The `Gpus` port: this description and this load (GPU to utilisation and watts), or no driver at all."""
+    """The `Gpus` port: this description and `sight` (of whatever node), or no driver at all.
 
-    def __init__(self, description: dict[str, object] | None = None) -> None:
+    Faults are told once; GPUs in `hung` give no answer.
+    """
+
+    def __init__(self, description: dict[str, object] | None = None, sight: GpuSight = _NO_SIGHT) -> None:
         self.description = description
-        self.load: dict[int, tuple[int | None, float | None]] = {}
+        self.sight = sight
+        self.hung: set[int] = set()
 
     def describe(self) -> dict[str, object]:
         """The description; OutsideError where there is none."""
@@ -221,7 +229,16 @@ class FakeGpus:
             raise OutsideError("no NVML: NVML Shared Library Not Found")
         return self.description
 
-    def read_load(self, node: str) -> tuple[LoadReading, ...]:
-        """The load; OutsideError where there is no driver."""
+    def watch(self, node: str, timeout_s: float) -> GpuSight:  # noqa: ARG002
+        """The GPUs under the node's name; OutsideError where there is no driver."""
         self.describe()
-        return tuple(LoadReading(node, gpu, *values) for gpu, values in self.load.items())
+        sight, self.sight = self.sight, replace(self.sight, faults=())
+        silent = {gpu: GpuState(node, gpu, trouble=Trouble.HUNG.value) for gpu in self.hung}
+        return GpuSight(
+            tuple(silent.get(one.gpu, replace(one, node=node)) for one in sight.states),
+            tuple(
+                LoadReading(node, one.gpu, None, None) if one.gpu in silent else replace(one, node=node)
+                for one in sight.loads
+            ),
+            tuple(replace(one, node=node) for one in sight.faults),
+        )

@@ -6,13 +6,16 @@ is left. Root repeats the probe himself, and brings a scene that shared storage 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_guard.adapters.files import write_atomic
-from slurm_guard.model.claim import Claim, Left, ScenePointer, encode_left, name_file
+from slurm_guard.model.claim import Claim, ClaimClass, Left, ScenePointer, encode_left, name_file
+from slurm_guard.model.order import Accuse
 
 _SPOOL = "/run/slurm-guard/jobs"
 
@@ -48,6 +51,16 @@ def write_pointer(spool: Path, pointer: ScenePointer) -> Path:
         ValueError: its reader would not take it.
     """
     return _write(spool, pointer)
+
+
+def accuse_gpu(order: Accuse, job_id: str) -> None:
+    """Leave the claim that a GPU is broken, where root wants to know; a spool in memory hangs nobody."""
+    spool = find_spool(os.environ, job_id)
+    if spool is None:
+        return
+    where = (job_id, order.node, order.incident)
+    with contextlib.suppress(OSError, ValueError):
+        write_claim(spool, Claim(ClaimClass.HARDWARE, *where, time.time(), gpu=order.gpu, check=order.check))
 
 
 def _write(spool: Path, left: Left) -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_guard.adapters.child import ForkedChild
 from slurm_guard.model.order import (
+    Accuse,
     Exclude,
     Hello,
     Leave,
@@ -29,8 +30,9 @@ from slurm_guard.ports import Clock, Heartbeats, Processes
 from slurm_guard.scene.capture import Outside
 from slurm_guard.watchdog.beat import BeatWatch
 from slurm_guard.watchdog.channel import Channel
+from slurm_guard.watchdog.claim import accuse_gpu
 from slurm_guard.watchdog.exclusion import insist
-from slurm_guard.watchdog.load import LoadWatch
+from slurm_guard.watchdog.health import GpuWatch
 from slurm_guard.watchdog.look import LookAnswer
 from slurm_guard.watchdog.observe import Observer
 from slurm_guard.watchdog.response import Response
@@ -69,7 +71,8 @@ class Watchdog:
         _, run, self._node = place
         self._observer = Observer(processes, run, self._node)
         self._beats = BeatWatch(heartbeats, self._node)
-        self._load = LoadWatch(outside.gpus, self._node)
+        self._gpus = GpuWatch(outside.gpus, self._node)
+        self._accusations: list[Accuse] = []
         self._stops: deque[Stop] = deque()
         self._obeyed: set[str] = set()
         self._termed: set[str] = set()
@@ -95,7 +98,8 @@ class Watchdog:
             self._guarded(self._respond)
             self._guarded(self._answer)
             self._guarded(self._tick)
-        self._guarded(self._load.close)
+        self._guarded(self._gpus.close)
+        self._guarded(self._accuse)
         self._say_last_words()
 
     def _excluding(self) -> bool:
@@ -150,6 +154,9 @@ class Watchdog:
         elif isinstance(order, Exclude):
             if order.node == self._node:
                 self._exclusion = insist(order)
+        elif isinstance(order, Accuse):
+            if order.node == self._node:
+                self._accusations.append(order)
         elif isinstance(order, Leave):
             self._leaving = True
 
@@ -196,9 +203,16 @@ class Watchdog:
         self._ticks += 1
         self._send(self._observer.tick(now_s))
         self._send(self._beats.tick(self._observer.trees, now_s))
-        self._send(self._load.tick(now_s))
+        self._send(self._gpus.tick(now_s))
+        if self._response is None and not self._stops:
+            self._accuse()
         if self._ticks % _PULSE_TICKS == 1:
             self._send([Pulse(self._node, len(self._observer.ranks))])
+
+    def _accuse(self) -> None:
+        """Leave word for root; no kill waits for it."""
+        while self._accusations:
+            accuse_gpu(self._accusations.pop(), self._place[0])
 
     def _send(self, reports: Sequence[Report]) -> None:
         for report in reports:

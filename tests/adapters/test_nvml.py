@@ -18,10 +18,10 @@ from slurm_guard.errors import CommandTimedOut, OutsideError
 LOADS = """
 import pathlib, sys
 from slurm_guard.adapters.nvml import NvmlGpus
-gpus = NvmlGpus()
+gpus = NvmlGpus(kernel_log="/nonexistent")
 for state in sys.argv[2:]:
     pathlib.Path(sys.argv[1]).write_text(state)
-    print([(load.node, load.gpu, load.utilisation, load.power_w) for load in gpus.read_load("n1")])
+    print([(one.node, one.gpu, one.utilisation, one.power_w) for one in gpus.watch("n1", 5.0).loads])
 """
 """The library is loaded by a new process, as LD_LIBRARY_PATH counts at its start."""
 
@@ -104,9 +104,9 @@ def _loads(state: Path, *states: str) -> list[str]:
 
 
 def test_the_load_is_read_again_and_again_by_one_library(state: Path) -> None:
-    """Utilisation in percent, power in watts; what fails meanwhile is None, and the others are read."""
+    """Utilisation in percent, power in watts; what fails is None, and the others are read."""
     busy = "count 2\n0.utilization_percent 97\n0.power_mw 650500\n1.utilization_percent 3\n1.power_mw 90000\n"
-    silent = busy + "0.nvmlDeviceGetPowerUsage.ret 3\n"
+    silent = busy + "0.nvmlDeviceGetPowerUsage.ret 17\n"
     lost = busy + "1.ret 15\n"
     assert _loads(state, busy, silent, lost) == [
         "[('n1', 0, 97, 650.5), ('n1', 1, 3, 90.0)]",

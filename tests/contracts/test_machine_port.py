@@ -11,6 +11,8 @@ import pytest
 from slurm_guard.adapters.kernel_log import KmsgLog
 from slurm_guard.adapters.nvml import NvmlGpus
 from slurm_guard.errors import OutsideError
+from slurm_guard.model.gpu import GpuFault, GpuSight, GpuState
+from slurm_guard.model.health import Trouble
 from slurm_guard.model.process import KernelLine
 from slurm_guard.model.reading import LoadReading
 from slurm_guard.model.xid import KernelRecord
@@ -70,23 +72,36 @@ def test_gpus_are_described_for_a_file_or_missing_in_words(gpus: Gpus) -> None:
     assert "gpus" in json.loads(json.dumps(body)) or "NVML" in str(body["refused"])
 
 
-def _some_gpus() -> FakeGpus:
-    gpus = FakeGpus({"gpus": []})
-    gpus.load = {0: (97, 650.5), 1: (None, None)}
-    return gpus
+FAULT = GpuFault("", 1, "GPU-1", "fail", "reboot", "Xid 79", "it fell off the bus")
+SIGHT = GpuSight(
+    (GpuState("", 0, "GPU-0", action=0), GpuState("", 1, "GPU-1", "lost")),
+    (LoadReading("", 0, 97, 650.5), LoadReading("", 1, None, None)),
+    (FAULT,),
+)
 
 
-@pytest.mark.parametrize("gpus", [NvmlGpus(), _some_gpus(), FakeGpus()], ids=["real", "some", "none"])
-def test_the_load_of_gpus_is_read_or_refused_in_words(gpus: Gpus) -> None:
-    """Percent and watts of each GPU under the node's name, None where unreadable; twice if asked twice."""
-    for _ in range(2):
-        loads: tuple[LoadReading, ...] = ()
+@pytest.mark.parametrize("gpus", [NvmlGpus(), FakeGpus({}, SIGHT), FakeGpus()], ids=["real", "some", "none"])
+def test_gpus_are_watched_or_refused_in_words(gpus: Gpus) -> None:
+    """State and load of each GPU under the node's name; twice if asked twice, but a fault once."""
+    try:
+        sights = [gpus.watch("n1", 5.0), gpus.watch("n1", 5.0)]
         refused = ""
-        try:
-            loads = gpus.read_load("n1")
-        except OutsideError as error:
-            refused = str(error)
-        assert bool(loads) != ("no NVML" in refused)
-        assert all(load.node == "n1" for load in loads)
-        assert all(load.utilisation is None or 0 <= load.utilisation <= 100 for load in loads)
-        assert len({load.gpu for load in loads}) == len(loads)
+    except OutsideError as error:
+        sights, refused = [], str(error)
+    assert bool(sights) != ("no NVML" in refused)
+    for sight in sights:
+        assert {state.node for state in sight.states} == {load.node for load in sight.loads} == {"n1"}
+        assert all(fault.node == "n1" for fault in sight.faults)
+        assert [one.gpu for one in sight.states] == [one.gpu for one in sight.loads]
+        assert all(one.utilisation is None or 0 <= one.utilisation <= 100 for one in sight.loads)
+        assert all(one.trouble in {"", *(trouble.value for trouble in Trouble)} for one in sight.states)
+    assert not sights or sights[1].faults == ()
+
+
+def test_a_fake_gpu_may_hang() -> None:
+    """It is said to, and hides no other."""
+    gpus = FakeGpus({}, SIGHT)
+    gpus.hung = {0}
+    sight = gpus.watch("n1", 5.0)
+    assert [state.trouble for state in sight.states] == ["hung", "lost"]
+    assert sight.loads[0] == LoadReading("n1", 0, None, None)

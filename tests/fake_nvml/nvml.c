@@ -12,6 +12,9 @@
  *   0.link.7 2                           state of one NVLink: 0 down, 1 up, 2 asleep
  *   0.field.230.ret 3                    error code of one field
  *   init.ret 18                          error code of nvmlInit; init.sleep_s likewise
+ *   1.event 79                           an Xid that NVML tells of, once for each new `events` (a number)
+ *   events 1
+ *   event.ret 15                         error code of every wait for one
  *
  * What is not named is that of a healthy H100 in a fabric that is managed elsewhere (fabric_cluster 1). -DOLD_DRIVER leaves the younger symbols out.
  *
@@ -29,6 +32,7 @@
 #define INVALID_ARGUMENT 2
 #define INSUFFICIENT_SIZE 7
 #define DRIVER_NOT_LOADED 9
+#define TIMEOUT 10
 #define NOT_SUPPORTED 3
 #define VERSION_MISMATCH 25
 
@@ -46,6 +50,7 @@
 #define FAILED_RECOVERY 214
 #define NVLINK_STATE 165
 #define RECOVERY_ACTION 230
+#define XID_CRITICAL 8
 
 #define MEMORY_V2 0x02000028
 #define SRAM_V1 0x01000068
@@ -67,6 +72,7 @@ typedef struct { unsigned version; unsigned long long counts[11]; unsigned thres
 typedef struct { unsigned char cluster[16]; int status; unsigned clique, state; } old_fabric_t;
 typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique, state;
     unsigned health; } fabric_t;
+typedef struct { device_t gpu; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event_t;
 typedef struct {
     unsigned id, scope;
     long long timestamp_us, latency_us;
@@ -337,6 +343,51 @@ int nvmlDeviceGetFieldValues(device_t gpu, int count, field_t *fields) {
         any |= fields[i].ret == SUCCESS;
     }
     return any ? SUCCESS : fields[0].ret;
+}
+
+/* Xid events. A wait lasts 0.1 s at most, whatever was asked for. */
+static long told;
+static unsigned long registered;
+
+int nvmlEventSetCreate(void **set) {
+    *set = &told;
+    told = find("events", NULL, 0); /* only what comes after the registration */
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSupportedEventTypes(device_t gpu, unsigned long long *types) {
+    ENTER(gpu);
+    *types = VALUE_OR("event_types", XID_CRITICAL);
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(device_t gpu, unsigned long long types, void *set) {
+    (void)set;
+    ENTER(gpu);
+    if (types & ~(unsigned long long)VALUE_OR("event_types", XID_CRITICAL))
+        return NOT_SUPPORTED;
+    registered |= 1UL << (long)gpu;
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(void *set, event_t *event, unsigned timeout_ms) {
+    (void)set, (void)timeout_ms;
+    long code, newest;
+    if ((code = find("event.ret", NULL, 0)) > 0)
+        return code;
+    usleep(100000);
+    if ((newest = find("events", NULL, 0)) <= told)
+        return TIMEOUT;
+    long count = find("count", NULL, 0);
+    for (long number = 1; number <= count; number++) {
+        device_t gpu = (device_t)number;
+        if (registered & 1UL << number && (code = ask(gpu, "event", NULL, 0)) > 0) {
+            told = newest;
+            *event = (event_t){gpu, XID_CRITICAL, code, ~0U, ~0U};
+            return SUCCESS;
+        }
+    }
+    return TIMEOUT;
 }
 
 #ifdef OLD_DRIVER

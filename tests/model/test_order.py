@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from slurm_guard.model.order import (
     LINE_LIMIT,
+    Accuse,
     Dumped,
     Exclude,
+    GpuFailed,
+    GpuSeen,
     Hello,
     Killed,
     Leave,
@@ -40,6 +43,7 @@ ORDERS: list[Order] = [
     Stop("i-1", "", 1.0, 0.0, kill=False),
     Term("i-1"),
     Exclude("n1", "7_3", "n2,n3"),
+    Accuse("n1", "i-1", "GPU-0000", "gpu_lost"),
     Leave(),
 ]
 REPORTS: list[Report] = [
@@ -54,6 +58,9 @@ REPORTS: list[Report] = [
     Killed("i-1", "n1", (4711, 4712)),
     Signalled("n1", "SIGUSR1"),
     Trouble("n1", "no memory"),
+    GpuSeen("n1", 3, "GPU-0000", "", 0, 1, None, 0, False, None, 12, 5, 16, (3, 7), 41, 87, 8),
+    GpuSeen("n1", 3, trouble="lost"),
+    GpuFailed("n1", 3, "GPU-0000", "fail", "reboot", "Xid 79", "the GPU fell off the bus"),
 ]
 
 

@@ -14,8 +14,8 @@ from process_tree import NODE, WITH_WORKERS, Tree, tree
 from slurm_guard.adapters.processes import ProcProcesses
 from slurm_guard.adapters.stacks import PySpyStacks
 from slurm_guard.errors import OutsideError
+from slurm_guard.model.gpu import GpuSight
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
-from slurm_guard.model.reading import LoadReading
 from slurm_guard.model.xid import KernelExcerpt
 from slurm_guard.scene import capture as capture_module
 from slurm_guard.scene.capture import Outside, capture, carry, make_directory
@@ -32,8 +32,8 @@ class _Machine:
         self._act()
         return {"gpus": [{"index": 0}]}
 
-    def read_load(self, node: str) -> tuple[LoadReading, ...]:
-        raise AssertionError("a scene asks for no load")
+    def watch(self, node: str, timeout_s: float) -> GpuSight:
+        raise AssertionError("a scene watches nothing")
 
     def tail(self, lines: int) -> tuple[KernelLine, ...]:
         self._act()

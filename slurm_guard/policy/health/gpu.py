@@ -6,7 +6,7 @@ from slurm_guard.model.health import HealthClass, Level, Unreadable
 from slurm_guard.policy.health import link, memory
 from slurm_guard.policy.health.check import Case, Check, Said
 
-_ACTIONS = {
+ACTIONS = {
     1: (HealthClass.RESET, "reset the GPU"),
     2: (HealthClass.REBOOT, "reboot the node"),
     3: (HealthClass.RESET, "drain peer-to-peer work"),
@@ -15,7 +15,8 @@ _ACTIONS = {
     6: (HealthClass.REBOOT, "reset the bus"),
     7: (HealthClass.REBOOT, "reboot the system"),
 }
-_DRAIN_P2P = 3
+DRAIN_P2P = 3
+DRAIN_AND_RESET = 4
 _LOG_WORDS = (
     *("None", "GPU Reset", "Node Reboot", "Drain P2P", "Drain and Reset"),
     *("Recover IMEX Domain", "Bus Reset", "System Reboot"),
@@ -33,8 +34,8 @@ def name_action(action: int | Unreadable) -> str:
 def _action(_: Case, action: int) -> Said | None:
     if action == 0:
         return None
-    cls, words = _ACTIONS.get(action, (HealthClass.RESET, "do something that this version does not know"))
-    level = Level.WARN if action == _DRAIN_P2P else Level.FAIL
+    cls, words = ACTIONS.get(action, (HealthClass.RESET, "do something that this version does not know"))
+    level = Level.WARN if action == DRAIN_P2P else Level.FAIL
     return Said(level, cls, str(action), "0", f"the driver asks to {words}")
 
 
@@ -54,8 +55,15 @@ def _margin(case: Case, left_c: int) -> Said | None:
     return Said(Level.WARN, HealthClass.REBOOT, f"{left_c} C", f"{case.profile.margin_c} C", evidence)
 
 
+def name_slowdowns(bits: int) -> list[str]:
+    """What the hardware holds clocks down for, by the bits of the clock limits; the driver's own reasons and
+    bits unknown are left out.
+    """
+    return [word for bit, word in _SLOWDOWNS.items() if bits & bit]
+
+
 def _clocks(case: Case, bits: int) -> Said | None:
-    words = [word for bit, word in _SLOWDOWNS.items() if bits & bit]
+    words = name_slowdowns(bits)
     if not words:
         return None
     # Under load it costs speed; an idle GPU has no reason for it.

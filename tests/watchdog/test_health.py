@@ -1,4 +1,4 @@
-"""The load of the GPUs is read by one child, which may hang or find nothing without harm."""
+"""The GPUs of the job are watched by one child, which may hang or find nothing without harm."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurm_guard.errors import OutsideError
-from slurm_guard.model.order import Load, Report, Trouble
+from slurm_guard.model.gpu import GpuFault, GpuSight, GpuState
+from slurm_guard.model.order import GpuFailed, GpuSeen, Load, Report, Trouble
 from slurm_guard.model.reading import LoadReading
 from slurm_guard.testing.node import FakeGpus
-from slurm_guard.watchdog.load import LoadWatch
+from slurm_guard.watchdog.health import CALM_S, GpuWatch, News
 
 
 class _HungGpus(FakeGpus):
@@ -24,22 +26,22 @@ class _HungGpus(FakeGpus):
         super().__init__({})
         self._folder = folder
 
-    def read_load(self, node: str) -> tuple[LoadReading, ...]:
+    def watch(self, node: str, timeout_s: float) -> GpuSight:
         (self._folder / str(os.getpid())).touch()
         time.sleep(600)
         raise AssertionError
 
 
 @contextmanager
-def _watched(gpus: FakeGpus) -> Iterator[LoadWatch]:
-    watch = LoadWatch(gpus, "n1")
+def _watched(gpus: FakeGpus) -> Iterator[GpuWatch]:
+    watch = GpuWatch(gpus, "n1")
     try:
         yield watch
     finally:
         watch.close()
 
 
-def _hear(watch: LoadWatch, now_s: float) -> list[Report]:
+def _hear(watch: GpuWatch, now_s: float) -> list[Report]:
     """What the child says within a few seconds, at this time of the watchdog's."""
     reports: list[Report] = []
     until_s = time.monotonic() + 5
@@ -58,11 +60,34 @@ def _until_files(folder: Path, count: int) -> list[Path]:
 
 
 def test_every_gpu_is_reported() -> None:
-    """What cannot be read is None, and not zero."""
-    gpus = FakeGpus({})
-    gpus.load = {0: (97, 650.5), 3: (None, None)}
-    with _watched(gpus) as watch:
-        assert _hear(watch, 0.0) == [Load("n1", 0, 97, 650.5), Load("n1", 3, None, None)]
+    """Its load, its state, and what the driver told of it; what cannot be read is None, and not zero."""
+    state = GpuState("", 3, "GPU-3", ecc_sram=0, links_down=(2,))
+    loads = (LoadReading("", 0, 97, 650.5), LoadReading("", 3, None, None))
+    fault = GpuFault("", 3, "GPU-3", "fail", "reboot", "Xid 79", "it fell off the bus")
+    with _watched(FakeGpus({}, GpuSight((state,), loads, (fault,)))) as watch:
+        assert _hear(watch, 0.0) == [
+            Load("n1", 0, 97, 650.5),
+            Load("n1", 3, None, None),
+            GpuSeen("n1", 3, "GPU-3", ecc_sram=0, links_down=(2,)),
+            GpuFailed("n1", 3, "GPU-3", "fail", "reboot", "Xid 79", "it fell off the bus"),
+        ]
+
+
+def test_only_news_are_reported() -> None:
+    """What changed, what is amiss, and now and then all; a temperature that is none of it changes always."""
+    news, well = News(), GpuState("n1", 0, temperature_c=60, slowdown_c=87)
+    assert news.take(well, 0.0)
+    assert not news.take(replace(well, temperature_c=71), 5.0)
+    assert news.take(replace(well, ecc_sram=1), 10.0)
+    assert not news.take(replace(well, ecc_sram=1, temperature_c=86), 15.0)
+    assert news.take(replace(well, ecc_sram=1), 10.0 + CALM_S)
+    for now_s in (80.0, 85.0):
+        assert news.take(replace(well, temperature_c=87), now_s)
+    for now_s in (90.0, 95.0):
+        assert news.take(replace(well, clock_limits=0x40), now_s)
+    for now_s in (100.0, 105.0):
+        assert news.take(replace(well, trouble="hung"), now_s)
+    assert news.take(replace(well, gpu=1), 105.0)
 
 
 def test_without_a_driver_nobody_asks_again() -> None:
@@ -70,7 +95,7 @@ def test_without_a_driver_nobody_asks_again() -> None:
     asked = []
 
     class Driverless(FakeGpus):
-        def read_load(self, node: str) -> tuple[LoadReading, ...]:
+        def watch(self, node: str, timeout_s: float) -> GpuSight:
             raise OutsideError("no NVML: Driver Not Loaded")
 
     with _watched(Driverless()) as watch:
