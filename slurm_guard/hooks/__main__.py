@@ -31,7 +31,7 @@ def main(argv: list[str], environ: Mapping[str, str], place: Place | None = None
     except Exception:
         import traceback
 
-        _complain(traceback.format_exc())
+        _complain(argv, traceback.format_exc())
         return BROKEN
 
 
@@ -42,17 +42,18 @@ def _run(argv: list[str], environ: Mapping[str, str], place: Place | None) -> in
     if is_off(place):
         return 0
     if len(argv) != 1 or argv[0] not in _HOOKS:
-        _complain(f"no hook is named {' '.join(argv)!r}: one of {', '.join(_HOOKS)}")
+        _complain(argv, f"no hook is named {' '.join(argv)!r}: one of {', '.join(_HOOKS)}")
         return BROKEN
     refused: bool = import_module(f"slurm_guard.hooks.{argv[0]}").run(environ, place)
     return REFUSED if refused else 0
 
 
-def _complain(text: str) -> None:
+def _complain(argv: list[str], text: str) -> None:
     # With nothing of our own: that may be what is broken.
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    line = text.encode("unicode_escape").decode()[-4000:]
-    os.write(2, f"{stamp} [{os.getpid()}] broken, nothing is refused or drained: {line}\n".encode())
+    line = " ".join(argv)[:40] + ": broken, nothing is refused or drained: " + text[-4000:]
+    line = line.encode("unicode_escape").decode()
+    os.write(2, f"{stamp} [{os.getpid()}] {line}\n".encode())
 
 
 if __name__ == "__main__":
