@@ -14,8 +14,8 @@ def read_boot_id() -> str:
         OutsideError: /proc does not tell it.
     """
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip().replace("-", "")
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().strip().replace("-", "")
     except OSError as error:
         raise OutsideError(f"the boot id cannot be read: {error.strerror}") from None
 

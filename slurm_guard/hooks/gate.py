@@ -12,27 +12,28 @@ from slurm_guard.hooks.context import HookJob
 from slurm_guard.hooks.judgement import judge_here
 from slurm_guard.hooks.note import note_job
 from slurm_guard.hooks.place import Place
-from slurm_guard.hooks.snapshot import GpuCount, count_gpus, forget_snapshot
+from slurm_guard.hooks.snapshot import forget_snapshot
 from slurm_guard.model.health import HealthReading
 from slurm_guard.policy.admission import Admission, decide_admission, find_own_gpus, unjudged
 
 _REFUSAL_S = 3.0
 _AGAIN_S = 1.0
 
-Answer = tuple[Admission, tuple[GpuCount, ...]]
-
 
 class Gate:
-    """Stands before one job. `started_s` is the monotonic clock when its prolog began."""
+    """Stands before one job. `started_s` is the monotonic clock when its prolog began, `reading` what the
+    last probe read.
+    """
 
     def __init__(self, compiled: Compiled, place: Place, job: HookJob, started_s: float) -> None:
         self._compiled = compiled
         self._place = place
         self._job = job
         self._started_s = started_s
+        self.reading = HealthReading()
 
-    def judge(self) -> Answer:
-        """The answer to the job, and what the GPUs have counted; within `prolog.probe_s`.
+    def judge(self) -> Admission:
+        """The answer to the job, within `prolog.probe_s`.
 
         What may be gone in a second, as the memory of a job that has just ended, is looked at twice.
         """
@@ -41,21 +42,21 @@ class Gate:
             self._compiled.check()
         except ConfigError as error:
             # Whatever the site wants of nodes that cannot be judged: a broken upgrade holds no job up.
-            return Admission(True, f"not judged: {error}", unjudged(str(error))), ()
-        answer = self._probe(until_s - time.monotonic())
-        if answer[0].passing and until_s - time.monotonic() > 2 * _AGAIN_S:
+            return Admission(True, f"not judged: {error}", unjudged(str(error)))
+        admission = self._probe(until_s - time.monotonic())
+        if admission.passing and until_s - time.monotonic() > 2 * _AGAIN_S:
             time.sleep(_AGAIN_S)
-            answer = self._probe(until_s - time.monotonic())
-        return answer
+            admission = self._probe(until_s - time.monotonic())
+        return admission
 
-    def _probe(self, timeout_s: float) -> Answer:
+    def _probe(self, timeout_s: float) -> Admission:
         try:
-            verdict, reading = judge_here(self._compiled, self._place, timeout_s)
+            verdict, self.reading = judge_here(self._compiled, self._place, timeout_s)
         except (SlurmGuardError, OSError) as error:
-            verdict, reading = unjudged(str(error)), HealthReading()
-        own = find_own_gpus(reading, self._job.gpus)
+            verdict, self.reading = unjudged(str(error)), HealthReading()
+        own = find_own_gpus(self.reading, self._job.gpus)
         refuse_unjudged = self._compiled.settings.unjudged == "refuse"
-        return decide_admission(verdict, own, refuse_unjudged=refuse_unjudged), count_gpus(reading)
+        return decide_admission(verdict, own, refuse_unjudged=refuse_unjudged)
 
     def refuse(self, admission: Admission, environ: Mapping[str, str]) -> bool:
         """Whether the job is refused in the end: not where enough nodes were drained within the hour.
@@ -92,7 +93,9 @@ class Gate:
                 self._compiled.settings,
                 SystemClock(),
                 place=self._place,
+                reading=self.reading,
                 job_id=self._job.job_id,
+                user_id=self._job.user_id,
             ).value
 
         try:

@@ -17,7 +17,7 @@ from slurm_guard.hooks.baseline import Baseline, write_baseline
 from slurm_guard.hooks.context import HookJob, read_job
 from slurm_guard.hooks.note import note, note_job
 from slurm_guard.hooks.place import Place
-from slurm_guard.hooks.snapshot import GpuCount, read_snapshot
+from slurm_guard.hooks.snapshot import GpuCount, count_gpus, read_snapshot
 from slurm_guard.hooks.spool import prepare_spool
 
 
@@ -44,8 +44,8 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
     from slurm_guard.hooks.gate import Gate
 
     gate = Gate(compiled, place, job, started_s)
-    admission, gpus = gate.judge()
-    _remember(place, job, started_s, gpus)
+    admission = gate.judge()
+    _remember(place, job, started_s, count_gpus(gate.reading))
     if admission.admitted:
         note_job(place, job, f"admitted: {admission.why}")
         return False

@@ -28,7 +28,8 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
         compiled = load_compiled(place.compiled)
     except UsageError as error:
         raise SystemExit(escape(str(error))) from None
-    admission, gpus = Gate(compiled, place.adopt(compiled), job, started_s).judge()
-    sys.stdout.write(f"{escape(admission.why)}; {len(gpus)} GPUs seen\n")
+    gate = Gate(compiled, place.adopt(compiled), job, started_s)
+    admission = gate.judge()
+    sys.stdout.write(f"{escape(admission.why)}; {len(gate.reading.gpus)} GPUs seen\n")
     sys.stdout.flush()
     return not admission.admitted
