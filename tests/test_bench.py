@@ -22,7 +22,8 @@ def test_list_names_every_benchmark() -> None:
     done = call("--list")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == [
-        "latency", "stream", "pipe", "iteration", "start", "memory", "reader", "judge", "heartbeat", "all",
+        "latency", "stream", "pipe", "iteration", "start", "memory", "reader", "judge", "heartbeat",
+        "prolog", "probe", "sweep", "all",
     ]  # fmt: skip
 
 
