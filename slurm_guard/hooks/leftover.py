@@ -58,7 +58,7 @@ def kill_leftovers(job: HookJob, until_s: float, say: Callable[[str], None]) -> 
     if told:
         say(f"killed {told} processes that job {job.job_id} had left")
     for one in living[:_MOST_NAMED]:
-        say(f"process {one.pid} of job {job.job_id} is still there: {describe(one)}")
+        say(f"of job {job.job_id} is still there: {describe(one)}")
     return living
 
 
@@ -74,13 +74,24 @@ def is_stuck(left: Leftover) -> bool:
     return stat is not None and stat.start_ticks == left.start_ticks and stat.state == "D"
 
 
+def choose_stuck(left: Iterable[Leftover], until_s: float) -> tuple[Leftover, ...]:
+    """Those of `left` that are stuck at `until_s` (monotonic clock); until then they may die."""
+    living = [one for one in left if is_there(one)]
+    while living and time.monotonic() < until_s:
+        time.sleep(_PERIOD_S)
+        living = [one for one in living if is_there(one)]
+    return tuple(one for one in living if is_stuck(one))
+
+
 def describe(left: Leftover) -> str:
     """Its name, its state, and where in the kernel it waits; the name is the user's."""
     stat = procfs.read_stat(left.pid)
     if stat is None:
-        return "gone"
+        return f"pid {left.pid} gone"
     where = procfs.read_text(left.pid, "wchan")
-    return f"{stat.name!a} in state {stat.state}" + (f" at {where}" if where not in ("", "0") else "")
+    return f"pid {left.pid} {stat.name!a} in state {stat.state}" + (
+        f" at {where}" if where not in ("", "0") else ""
+    )
 
 
 def _find(job: HookJob, others: set[Leftover], until_s: float, say: Callable[[str], None]) -> list[Leftover]:

@@ -17,14 +17,10 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Root has seen it himself: the node is to be drained for `verdict`.
-
-    `passing`: it may be gone in a second.
-    """
+    """Root has seen it himself: the node is to be drained for `verdict`."""
 
     verdict: NodeVerdict
     why: str
-    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +43,16 @@ def judge_proof(
         verdict = _add_stuck(verdict, stuck)
     admission = decide_admission(verdict, own, refuse_unjudged=False)
     if not admission.admitted:
-        return Proof(admission.verdict, admission.why, admission.passing)
+        return Proof(admission.verdict, admission.why)
     seen = {(claim.cls, claim.gpu, claim.check): claim for claim in reversed(claims)}
     return Suspicion(tuple(reversed(seen.values()))[:_MOST_CLAIMS]) if seen else None
+
+
+def choose_lasting(first: NodeVerdict, again: NodeVerdict) -> NodeVerdict:
+    """The second look, without what only that one has found: proof is what both have seen."""
+    seen = {(found.check, found.gpu) for found in first.findings if found.level is Level.FAIL}
+    kept = (f for f in again.findings if f.level is not Level.FAIL or (f.check, f.gpu) in seen)
+    return replace(again, findings=tuple(kept))
 
 
 def _add_stuck(verdict: NodeVerdict, stuck: Sequence[str]) -> NodeVerdict:

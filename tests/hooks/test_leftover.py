@@ -197,8 +197,8 @@ def test_process_that_cannot_be_killed_is_named(node: Node, monkeypatch: pytest.
     (stuck,) = node.kill(wait_s=0.2)
     assert stuck.pid == left.pid
     assert is_stuck(stuck)
-    assert describe(stuck).startswith("'evil\\nname' in state D")
-    assert f"process {left.pid} of job 4711 is still there" in node.lines[-1]
+    assert describe(stuck).startswith(f"pid {left.pid} 'evil\\nname' in state D")
+    assert node.lines[-1].startswith(f"of job 4711 is still there: pid {left.pid}")
 
 
 def test_hanging_environment_costs_a_second_and_a_line(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from slurm_guard.model.claim import Claim, ClaimClass
 from slurm_guard.model.health import Finding, Fitness, HealthClass, Level, NodeVerdict
 from slurm_guard.policy.drain import choose_finding
-from slurm_guard.policy.proof import Proof, Suspicion, judge_proof
+from slurm_guard.policy.proof import Proof, Suspicion, choose_lasting, judge_proof
 
 ECC = Finding("ecc_sram", 1, Level.FAIL, HealthClass.RESET, "2", "0", "2 uncorrectable errors")
 WARNED = replace(ECC, level=Level.WARN)
@@ -79,12 +79,10 @@ def test_hardware_fault_is_named_before_a_milder_one() -> None:
 
 
 def test_memory_on_the_gpus_of_other_jobs_is_no_proof() -> None:
-    """They are at work there; on the job's own GPU it is, but it may pass."""
+    """They are at work there; on the job's own GPU it is."""
     verdict = NodeVerdict(Fitness.UNFIT, HealthClass.RESET, (LEFT,))
     assert judge_proof(verdict, own=(0,), claims=(), stuck=()) is None
-    proof = judge_proof(verdict, own=(1,), claims=(), stuck=())
-    assert isinstance(proof, Proof)
-    assert proof.passing
+    assert isinstance(judge_proof(verdict, own=(1,), claims=(), stuck=()), Proof)
 
 
 def test_many_claims_of_one_thing_are_one_suspicion() -> None:
@@ -94,3 +92,18 @@ def test_many_claims_of_one_thing_are_one_suspicion() -> None:
     many = tuple(replace(HARDWARE, check=f"c{number}") for number in range(50))
     said = judge_proof(HEALTHY, own=(), claims=many, stuck=())
     assert said == Suspicion(many[:8])
+
+
+def test_proof_is_what_two_looks_have_seen() -> None:
+    """What one of them has not is no proof; a claim is a suspicion again."""
+    other = replace(SICK, findings=(replace(ECC, gpu=0),))
+    assert choose_lasting(SICK, SICK) == SICK
+    for first, again in ((SICK, other), (HEALTHY, SICK), (SICK, HEALTHY)):
+        verdict = choose_lasting(first, again)
+        assert judge_proof(verdict, own=(0, 1), claims=(HARDWARE,), stuck=()) == Suspicion((HARDWARE,))
+
+
+def test_second_look_keeps_its_warnings() -> None:
+    """They tell more, and prove nothing."""
+    again = replace(SICK, findings=(ECC, WARNED))
+    assert choose_lasting(SICK, again) == again

@@ -1,0 +1,245 @@
+"""The epilog: clear up after a job, bring its scene into safety, and drain this node where there is proof.
+
+A claim of the job's makes nobody drain anything: the probe is repeated here. It may run twice, or twice at
+once; each part has its share of `epilog_s`, and what doesn't fit is left out and said.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from slurm_guard.config.compiled import Compiled, load_compiled
+from slurm_guard.errors import SlurmGuardError, UsageError
+from slurm_guard.hooks.archive import collect_scenes
+from slurm_guard.hooks.baseline import Baseline, read_baseline
+from slurm_guard.hooks.claim import read_left
+from slurm_guard.hooks.context import HookJob, read_job
+from slurm_guard.hooks.drain import Drained, open_slurm
+from slurm_guard.hooks.judgement import judge_here
+from slurm_guard.hooks.ledger import compose_entry, enter, enter_once
+from slurm_guard.hooks.leftover import Leftover, choose_stuck, describe, kill_leftovers
+from slurm_guard.hooks.note import note
+from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.retire import retire_node
+from slurm_guard.hooks.ring import find_bases, remove_expired
+from slurm_guard.hooks.snapshot import count_gpus, forget_snapshot
+from slurm_guard.hooks.spool import remove_spool
+from slurm_guard.hooks.suspicion import enter_claim
+from slurm_guard.model.claim import Claim, ScenePointer
+from slurm_guard.model.health import HealthReading, NodeVerdict
+from slurm_guard.model.ledger import LedgerKind
+from slurm_guard.policy.admission import find_own_gpus, unjudged
+from slurm_guard.policy.drain import choose_finding
+from slurm_guard.policy.proof import Proof, Suspicion, choose_lasting, judge_proof
+
+_KILL, _COLLECT, _PROBE, _AGAIN, _DRAIN, _RINGS = 0.2, 0.35, 0.6, 0.7, 0.9, 0.95
+"""Up to which share of `epilog_s` each part may go on."""
+_PAUSE_S = 1.0
+_LEAST_S = 0.5
+_LOCK_PERIOD_S = 0.1
+_NO_ATTEMPT = "unknown"
+
+_Result = TypeVar("_Result")
+
+
+def run(environ: Mapping[str, str], place: Place) -> bool:
+    """Whether the node is to be drained by Slurm too; within `epilog.epilog_s`."""
+    started_s = time.monotonic()
+    try:
+        job = read_job(environ)
+        compiled = load_compiled(place.compiled)
+        compiled.check()
+    except UsageError as error:
+        note(place, f"epilog: nothing is done: {error}")
+        return False
+    epilog = Epilog(compiled, place.adopt(compiled), job, environ, started_s)
+    with epilog.alone() as alone:
+        return alone and epilog.run()
+
+
+class Epilog:
+    """One run for one job. `started_s` is the monotonic clock when it began."""
+
+    def __init__(
+        self, compiled: Compiled, place: Place, job: HookJob, environ: Mapping[str, str], started_s: float
+    ) -> None:
+        self._compiled = compiled
+        self._settings = compiled.settings
+        self._place = place
+        self._job = job
+        self._environ = environ
+        self._started_s = started_s
+
+    def run(self) -> bool:
+        """All parts; whatever becomes of one, the others have their turn."""
+        baseline = read_baseline(self._place, self._job.job_id)
+        since_s = baseline.wall_s if baseline else 0.0
+        left = read_left(self._place, self._job, since_s=since_s, now_s=time.time(), say=self._say)
+        claims = [one for one in left if isinstance(one, Claim)]
+        living = self._try(lambda: kill_leftovers(self._job, self._by(_KILL), self._say)) or ()
+        pointers = [one for one in left if isinstance(one, ScenePointer)]
+        self._try(lambda: self._collect(pointers, baseline))
+        # Whatever this job has done to the node, no sweep has seen it.
+        forget_snapshot(self._place)
+        refused = self._try(lambda: self._judge(claims, living, baseline))
+        self._try(self._forget_job)
+        self._try(self._remove_rings)
+        return bool(refused)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether no other epilog of this job is at work, after it has had all the time that there is."""
+        path = self._place.node / f"{self._job.job_id}.lock"
+        try:
+            lock = self._lock(str(path))
+        except OSError as error:
+            self._say(f"goes on without a lock: {error}")
+            yield True
+            return
+        if lock is None:
+            self._say("another epilog of this job is still at work: it is left to that")
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with suppress(OSError):
+                path.unlink()
+            os.close(lock)
+
+    def _lock(self, path: str) -> int | None:
+        self._place.node.mkdir(0o700, parents=True, exist_ok=True)
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            # The one who had it takes the file away: it must still be the one of this name.
+            if self._take(fd):
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(fd), os.lstat(path)):
+                        return fd
+            os.close(fd)
+            if self._left_s(_RINGS) <= 0:
+                return None
+
+    def _take(self, fd: int) -> bool:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if self._left_s(_RINGS) <= 0:
+                    return False
+                time.sleep(_LOCK_PERIOD_S)
+
+    def _collect(self, pointers: Sequence[ScenePointer], baseline: Baseline | None) -> None:
+        collect_scenes(
+            self._place,
+            self._job,
+            pointers,
+            attempt=baseline.attempt if baseline else _NO_ATTEMPT,
+            settings=self._settings,
+            timeout_s=self._left_s(_COLLECT),
+            say=self._say,
+        )
+
+    def _judge(self, claims: Sequence[Claim], living: Sequence[Leftover], baseline: Baseline | None) -> bool:
+        verdict, reading = self._probe(min(self._left_s(_PROBE), self._settings.probe_s))
+        stuck = [describe(one) for one in choose_stuck(living, self._by(_PROBE))]
+        own = find_own_gpus(reading, self._job.gpus)
+        said = judge_proof(verdict, own=own, claims=claims, stuck=stuck)
+        if isinstance(said, Proof) and self._left_s(_AGAIN) > 2 * _PAUSE_S:
+            time.sleep(_PAUSE_S)
+            again, reading = self._probe(min(self._left_s(_AGAIN), self._settings.probe_s))
+            said = judge_proof(choose_lasting(verdict, again), own=own, claims=claims, stuck=stuck)
+        if isinstance(said, Proof):
+            return self._retire(said, reading, baseline)
+        if isinstance(said, Suspicion):
+            self._say(f"{len(said.claims)} claims without proof are entered in the ledger")
+            uuids = {gpu.uuid for gpu in reading.gpus if gpu.index in own}
+            # A word about the GPU of another job says nothing.
+            about = [claim if claim.gpu in uuids else replace(claim, gpu="") for claim in said.claims]
+            enter(self._place, *(enter_claim(self._job, claim, reading, time.time()) for claim in about))
+        return False
+
+    def _probe(self, timeout_s: float) -> tuple[NodeVerdict, HealthReading]:
+        if timeout_s < _LEAST_S:
+            self._say("the node is not judged: there is no time left")
+            return unjudged("no time left"), HealthReading()
+        try:
+            return judge_here(self._compiled, self._place, timeout_s)
+        except (SlurmGuardError, OSError) as error:
+            self._say(f"the node is not judged: {error}")
+            return unjudged(str(error)), HealthReading()
+
+    def _retire(self, proof: Proof, reading: HealthReading, baseline: Baseline | None) -> bool:
+        """Whether Slurm is to drain the node too: not where it is, nor where it is to stay in service."""
+        self._say(f"unfit: {proof.why}")
+        for line in compare(baseline, reading):
+            self._say(f"since it began: {line}")
+        drained = retire_node(
+            self._compiled, self._place, self._job, proof.verdict,
+            why=proof.why, reading=reading, environ=self._environ,
+            timeout_s=max(_LEAST_S, self._left_s(_DRAIN)),
+        )  # fmt: skip
+        if found := choose_finding(proof.verdict):
+            entry = compose_entry(
+                LedgerKind.PROOF, self._job.node, found, reading,
+                time_s=time.time(), user_id=self._job.user_id, job_id=self._job.job_id,
+            )  # fmt: skip
+            enter_once(self._place, entry)
+        self._say(f"the node is {drained.value}")
+        return drained in (Drained.DRAINED, Drained.UNREACHABLE)
+
+    def _forget_job(self) -> None:
+        remove_spool(self._place, self._job.job_id)
+        self._place.baseline(self._job.job_id).unlink(missing_ok=True)
+
+    def _remove_rings(self) -> None:
+        remove_expired(
+            find_bases(self._compiled.ring_dir, self._place.root / "var/tmp"),
+            self._environ.get("SLURM_CLUSTER_NAME", ""),
+            lambda timeout_s: open_slurm(self._compiled.scontrol, self._environ, timeout_s),
+            days=self._settings.ring_days,
+            wall_s=time.time(),
+            until_s=self._by(_RINGS),
+            say=self._say,
+        )
+
+    def _try(self, part: Callable[[], _Result]) -> _Result | None:
+        try:
+            return part()
+        except Exception as error:
+            self._say(f"a part of it failed: {type(error).__name__}: {error}")
+            return None
+
+    def _by(self, share: float) -> float:
+        return self._started_s + self._settings.epilog_s * share
+
+    def _left_s(self, share: float) -> float:
+        return self._by(share) - time.monotonic()
+
+    def _say(self, text: str) -> None:
+        note(self._place, f"epilog: job {self._job.job_id}: {text}")
+
+
+def compare(baseline: Baseline | None, reading: HealthReading) -> list[str]:
+    """What the GPUs have counted since the job began, as `GPU 3: ecc_uncorrected 0 -> 2`."""
+    before = {count.uuid: count for count in (baseline.gpus if baseline else ()) if count.uuid}
+    lines = []
+    for now in count_gpus(reading):
+        then = before.get(now.uuid or "")
+        if then is None:
+            continue
+        grown = [
+            f"{name} {getattr(then, name)} -> {value}"
+            for name, value in now._asdict().items()
+            if name != "gpu" and None not in (value, getattr(then, name)) and value != getattr(then, name)
+        ]
+        if grown:
+            lines.append(f"GPU {now.gpu}: {', '.join(grown)}")
+    return lines
