@@ -91,10 +91,13 @@ def test_a_node_without_a_ledger_says_what_may_be_missing(
     )
 
 
-def test_who_may_not_read_the_ledger_is_told_how(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_may_not_read_the_ledger_is_told_how(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It names users and jobs."""
     fill(site)
     site.chmod(0)
+    monkeypatch.setattr(history, "SITE_FILE", Path("/nowhere/site.toml"))
     user = os.geteuid()
     os.seteuid(user or 65534)
     try:
