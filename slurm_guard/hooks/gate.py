@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from slurm_guard.adapters.probe import ask_fork
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError
 from slurm_guard.hooks.context import HookJob
@@ -64,41 +63,25 @@ class Gate:
         Slurm drains the node of a refusal by itself; ours comes before it, for its reason, and has 3 s.
         """
         from slurm_guard.hooks.drain import Drained
-        from slurm_guard.hooks.page import page
+        from slurm_guard.hooks.retire import retire_node
 
         note_job(self._place, self._job, f"unfit: {admission.why}")
         forget_snapshot(self._place)
-        drained = self._drain(admission, environ) if admission.verdict.cls else "the node could not be judged"
-        capped = drained == Drained.CAPPED.value
-        what = "admitted all the same, enough nodes are drained" if capped else f"refused: {drained}"
-        note_job(self._place, self._job, what)
-        if drained in (Drained.CAPPED.value, Drained.DRAINED.value):
-            said = f"slurm-guard: {self._job.node} is unfit, the job is {what}; {admission.why}"
-            program, kind = self._compiled.settings.page, "capped" if capped else "drain"
-            page(program, kind, self._job.node, said, place=self._place, wall_s=time.time())
-        return not capped
-
-    def _drain(self, admission: Admission, environ: Mapping[str, str]) -> str:
-        """What came of it, in a word; in a fork, since Slurm has many ways to be slow."""
-        from slurm_guard.adapters.clock import SystemClock
-        from slurm_guard.hooks.drain import Drained, drain_own_node, open_slurm
-
+        if admission.verdict.cls is None:
+            note_job(self._place, self._job, "refused: the node could not be judged")
+            return True
         until_s = self._started_s + self._compiled.settings.probe_s + _REFUSAL_S
-
-        def work() -> str:
-            return drain_own_node(
-                open_slurm(self._compiled.scontrol, environ),
-                self._job.node,
-                admission.verdict,
-                self._compiled.settings,
-                SystemClock(),
-                place=self._place,
-                reading=self.reading,
-                job_id=self._job.job_id,
-                user_id=self._job.user_id,
-            ).value
-
-        try:
-            return str(ask_fork(work, max(until_s - time.monotonic(), 1.0), "the drain of this node"))
-        except SlurmGuardError as error:
-            return f"{Drained.UNREACHABLE.value}: {error}"
+        drained = retire_node(
+            self._compiled,
+            self._place,
+            self._job,
+            admission.verdict,
+            why=admission.why,
+            reading=self.reading,
+            environ=environ,
+            timeout_s=max(until_s - time.monotonic(), 1.0),
+        )
+        capped = drained is Drained.CAPPED
+        what = "admitted all the same, enough nodes are drained" if capped else f"refused: {drained.value}"
+        note_job(self._place, self._job, what)
+        return not capped

@@ -15,9 +15,6 @@ from slurm_guard.hooks.page import page
 from slurm_guard.hooks.place import Place
 from slurm_guard.model.health import HealthReading, NodeVerdict
 
-_LEAST_CALL_S = 0.3
-_CALLS = 6
-_MARGIN_S = 1.5
 _PAGED = {
     Drained.DRAINED: ("drain", "unfit and drained"),
     Drained.CAPPED: ("capped", "unfit, but enough nodes are drained: it stays in service"),
@@ -35,11 +32,13 @@ def retire_node(
     environ: Mapping[str, str],
     timeout_s: float,
 ) -> Drained:
-    """Drain this node, and page; in a fork with a deadline, since Slurm has many ways to be slow."""
-    call_s = min(CALL_S, max(_LEAST_CALL_S, (timeout_s - _MARGIN_S) / _CALLS))
+    """Drain this node, and page; in a fork with a deadline, since Slurm has many ways to be slow.
+
+    A drain that its deadline cut short is counted by the next sweep.
+    """
 
     def work() -> str:
-        slurm = open_slurm(compiled.scontrol, environ, call_s)
+        slurm = open_slurm(compiled.scontrol, environ, min(CALL_S, timeout_s / 2))
         return drain_own_node(
             slurm, job.node, verdict, compiled.settings, SystemClock(),
             place=place, reading=reading, job_id=job.job_id, user_id=job.user_id,
