@@ -21,6 +21,7 @@ from slurm_guard.policy.health.kernel_log import judge_kernel_log
 from slurm_guard.policy.health.link import wants_fabric_manager
 from slurm_guard.policy.health.node import judge_node
 from slurm_guard.policy.health.rate import judge_rates
+from slurm_guard.policy.health.xid import DRIVER
 
 _HOST_S = 1.0
 _LAST_SWEEP_S = 3600.0
@@ -66,7 +67,7 @@ def _read_rates(reading: HealthReading, place: Place) -> Sequence[Finding]:
 
 def _read_log(reading: HealthReading, table: XidTable, path: Path) -> Sequence[Finding]:
     try:
-        records = KmsgLog(str(path)).read_since(0.0).records
+        records = KmsgLog(str(path)).read_since(0.0, holding=DRIVER).records
     except OutsideError as error:
         return [skip("xid", None, str(error))]
     return judge_kernel_log(records, reading, table)

@@ -94,6 +94,13 @@ def test_whoever_reads_on_gets_only_what_is_new(kmsg: Callable[..., KmsgLog]) ->
     assert kmsg().read_since(0.0, after=3).newest == 3
 
 
+def test_records_that_hold_a_word(kmsg: Callable[..., KmsgLog]) -> None:
+    """The others are counted and left out."""
+    log = kmsg("6,1,5,-;NVRM: loading", "6,2,6,-;usb 1-1", "6,3,7,-;nvidia-nvswitch0: SXid", "6,4,8,-;eth0")
+    excerpt = log.read_since(0.0, holding=("NVRM: ", "nvidia-nvswitch"))
+    assert ([record.sequence for record in excerpt.records], excerpt.newest) == ([1, 3], 4)
+
+
 @pytest.mark.parametrize(
     ("records", "since_s", "after", "missing"),
     [

@@ -21,7 +21,8 @@ _RECORDS = 100_000
 _SPAN = 3
 """Records that the sentence of a lost GPU goes over."""
 
-_WRITERS = ("NVRM: ", "nvidia-nvswitch")
+DRIVER = ("NVRM: ", "nvidia-nvswitch")
+"""How the lines of its kernel modules begin."""
 _LOADING = "NVRM: loading NVIDIA UNIX "
 
 _PCI = r"(?P<pci>(?:[0-9a-fA-F]{4}|[0-9a-fA-F]{8}):[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
@@ -59,7 +60,7 @@ def since_load(records: Iterable[KernelRecord]) -> list[KernelRecord]:
     for record in records:
         if record.text.startswith(_LOADING) or (kept and kept[-1].boot != record.boot):
             kept.clear()
-        if record.text.startswith(_WRITERS):
+        if record.text.startswith(DRIVER):
             kept.append(record)
     return list(kept)
 
@@ -75,7 +76,7 @@ def parse_xids(records: Iterable[KernelRecord]) -> Iterator[XidEvent]:
     since = 0
     for record in records:
         text = record.text[:_LINE_LENGTH].strip()
-        if not text.startswith(_WRITERS):
+        if not text.startswith(DRIVER):
             continue
         if named := _UUID.match(text):
             uuids[_address(named["pci"])] = named["uuid"]
