@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -36,9 +37,14 @@ PLACE = Place()
 
 
 def lay_out() -> dict[str, list[str]]:
-    """The node's files; the hooks by their kind."""
+    """The node's files, of which the machine sees nothing; the hooks by their kind."""
+    for name in ("run", "var/lib", "var/log"):
+        subprocess.run(["mount", "-t", "tmpfs", "slurm-guard", ROOT / name], check=True)
+    etc = ROOT / "run/etc"
+    shutil.copytree(ROOT / "etc", etc, symlinks=True, ignore=shutil.ignore_patterns("slurm-guard"))
+    subprocess.run(["mount", "--bind", etc, ROOT / "etc"], check=True)
     for path in (PLACE.settings, PLACE.jobs.parent, PLACE.state, PLACE.log.parent):
-        subprocess.run(["mount", "-t", "tmpfs", "slurm-guard", path], check=True)
+        path.mkdir()
     site = PLACE.settings / "site.toml"
     site.write_text("[prolog]\nsnapshot_s = 3600\n")
     PLACE.compiled.write_text(compile_site(PLACE.settings))
