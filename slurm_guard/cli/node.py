@@ -25,7 +25,7 @@ from slurm_guard.config.xid import load_xid_table
 from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.hooks.judgement import list_scratch
 from slurm_guard.job.writer import plain
-from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
+from slurm_guard.model.health import Finding, Fitness, GpuReading, HealthReading, Level, NodeVerdict
 from slurm_guard.policy.health.check import skip
 from slurm_guard.policy.health.kernel_log import judge_kernel_log
 from slurm_guard.policy.health.link import wants_fabric_manager
@@ -36,6 +36,7 @@ app.command()(xid)
 app.command()(history)
 
 _CODES = {Fitness.HEALTHY: 0, Fitness.WARN: 0, Fitness.UNFIT: 1, Fitness.UNKNOWN: 2}
+_ORDER = (Level.FAIL, Level.WARN, Level.SKIPPED)
 _HEAD = ("LEVEL", "CHECK", "GPU", "CLASS", "EVIDENCE")
 
 
@@ -121,16 +122,27 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
 
 
 def _page(verdict: NodeVerdict, reading: HealthReading) -> str:
-    told = [finding for finding in verdict.findings if finding.level is not Level.SKIPPED]
-    skipped = len(verdict.findings) - len(told)
-    # What could not be judged is of interest only where it is all there is to say.
-    rows = told or (list(verdict.findings) if verdict.fitness is Fitness.UNKNOWN else [])
-    rows.sort(key=lambda finding: finding.level is not Level.FAIL)
+    skipped = [finding for finding in verdict.findings if finding.level is Level.SKIPPED]
+    # What could not be judged is of interest where no GPU was.
+    rows = [one for one in verdict.findings if one.level is not Level.SKIPPED or not reading.gpus]
+    rows.sort(key=lambda finding: _ORDER.index(finding.level))
     cls = f" ({verdict.cls.value})" if verdict.cls else ""
-    count = len(reading.gpus)
-    seen = f"{count} {'GPU' if count == 1 else 'GPUs'}"
-    line = f"{plain(_node_name())}: {verdict.fitness.value}{cls}, {seen}, {skipped} checks skipped"
-    return "\n".join([line, *compose_table([_HEAD, *map(_row, rows)])] if rows else [line])
+    left = f", {_count(len(skipped), 'check')} skipped (--json says why)" if skipped else ""
+    line = f"{plain(_node_name())}: {verdict.fitness.value}{cls}, {_count(len(reading.gpus), 'GPU')}{left}"
+    table = compose_table([_HEAD, *map(_row, rows)]) if rows else []
+    sick = [_name(gpu) for gpu in reading.gpus if verdict.gpus[gpu.index] is not Fitness.HEALTHY]
+    return "\n".join([line, *table, *filter(None, sick)])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _name(gpu: GpuReading) -> str:
+    """What to look for in the rack; empty where the GPU does not tell."""
+    serial = f"serial {gpu.serial}" if _known(gpu.serial) else None
+    words = [plain(word) for word in (_known(gpu.uuid), _known(gpu.bus_id), serial) if word]
+    return f"GPU {gpu.index} is {', '.join(words)}" if words else ""
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_a_healthy_node_is_one_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing was found; what could not be judged is counted."""
     assert main(["node", "check"]) == 0
-    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 5 checks skipped\n"
+    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 5 checks skipped (--json says why)\n"
 
 
 def test_the_worst_comes_first(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,11 +49,23 @@ def test_the_worst_comes_first(state: Path, capsys: pytest.CaptureFixture[str]) 
     state.write_text(state.read_text() + "0.remap_pending 1\n1.nvmlDeviceGetHandleByIndex_v2.ret 15\n")
     assert main(["node", "check"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "n1: unfit (reboot), 2 GPUs, 3 checks skipped",
+        "n1: unfit (reboot), 2 GPUs, 3 checks skipped (--json says why)",
         "LEVEL  CHECK          GPU  CLASS   EVIDENCE",
         "fail   gpu_lost       1    reboot  the GPU is lost: GPU is lost (NVML code 15)",
         "warn   remap_pending  0    reset   a row is remapped at the next reset; new work may run until then",
+        "GPU 0 is GPU-00000000, 00000000:01:00.0, serial 165000000",
     ]
+
+
+def test_a_node_without_gpus_says_so(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is healthy, and what was not judged is told."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert main(["node", "check"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("n1: healthy, 0 GPUs, ")
+    assert any("no GPU is expected here: NVML Shared Library Not Found" in line for line in rest)
 
 
 def test_a_warning_is_no_failure(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,4 +177,4 @@ def test_a_kernel_log_that_cannot_be_read_is_skipped(
 
     monkeypatch.setattr(node, "read_own", refuse)
     assert main(["node", "check"]) == 0
-    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 6 checks skipped\n"
+    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 6 checks skipped (--json says why)\n"
