@@ -123,6 +123,8 @@ class SiteKit:
             if act is Act.WRITE:
                 write_atomic(path, file.text.encode(), file.mode)
                 path.chmod(file.mode)
+            elif file.derived:
+                os.utime(path)  # it is as new as its sources
         if act is Act.KEEP:
             return Done(file.path, act, "changed by hand: move it away and install again for the new one")
         self.record.files[file.path] = hash_text(file.text)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from slurm_guard.adapters.installation import read_conf, read_hooks, read_installation, read_site
+from slurm_guard.adapters.installed_kit import read_kit, rehearse
 from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.job.writer import plain
@@ -21,6 +22,7 @@ from slurm_guard.model.advice import Advice, Level
 from slurm_guard.policy.doctor.configuration import judge_config
 from slurm_guard.policy.doctor.hook import judge_hooks
 from slurm_guard.policy.doctor.installation import Installation, judge_installation
+from slurm_guard.policy.doctor.site_kit import judge_kit
 from slurm_guard.policy.doctor.slurm_conf import (
     SlurmConfig,
     find_unknown,
@@ -30,6 +32,8 @@ from slurm_guard.policy.doctor.slurm_conf import (
     parse_version,
 )
 
+REFUSED = 77
+"""What the program of a hook says to its script."""
 DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
 
 
@@ -52,13 +56,22 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    as_prolog: Annotated[
+        bool,
+        typer.Option(
+            "--as-prolog", help="Only try the installed prolog, as slurmd runs it; nothing is touched."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check Slurm's configuration and this installation: what is wrong, why, and the line to change.
 
     Exit code 0: no errors; 1: errors; 2: the controller could not be asked. Then its slurm.conf is judged,
     by SLURM_CONF or in /etc/slurm. Programs of prolog and epilog are judged where they are on this machine.
+    With --as-prolog 0: a job would be let in here; 1: refused; 2: let in unchecked, for the prolog is broken.
     """
+    if as_prolog:
+        raise typer.Exit(_rehearse(as_json))
     installation = read_installation(os.environ)
     looked = _read_file(conf, installation) if conf else _ask(installation)
     advice = _judge(looked, installation)
@@ -70,6 +83,19 @@ def doctor(
             print(f"slurm-guard: {plain(looked.blind)}", file=sys.stderr)
     errors = any(one.level is Level.ERROR for one in advice)
     raise typer.Exit(2 if looked.blind else int(errors))
+
+
+def _rehearse(as_json: bool) -> int:
+    tried = rehearse(os.environ)
+    verdict = {0: "admitted", REFUSED: "refused"}.get(tried.code, "broken")
+    if as_json:
+        print(json.dumps({"verdict": verdict, **asdict(tried)}, indent=1))
+    elif verdict == "broken":
+        print(plain(f"The prolog is broken (code {tried.code}), every job is let in unchecked: {tried.said}"))
+    else:
+        said = tried.said or "slurm-guard is off"
+        print(plain(f"A job would be {verdict} after {tried.seconds:.2f} s: {said}"))
+    return {"admitted": 0, "refused": 1}.get(verdict, 2)
 
 
 def _ask(installation: Installation) -> Looked:
@@ -115,6 +141,7 @@ def _judge(looked: Looked, installation: Installation) -> list[Advice]:
     if config is not None:
         advice += judge_config(config, read_site()[0])
         advice += judge_hooks(read_hooks(config, looked.conf.parent), str(looked.conf))
+    advice += judge_kit(read_kit(), config)
     order = list(Level)
     return sorted(advice, key=lambda one: order.index(one.level))
 

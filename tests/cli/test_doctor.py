@@ -11,6 +11,8 @@ import pytest
 from slurm_config import shown
 
 from slurm_guard.adapters import installation
+from slurm_guard.adapters.installed_kit import Rehearsal
+from slurm_guard.cli import doctor
 from slurm_guard.cli.app import main
 
 CONF = "ClusterName=a\nKillWait=9\nUnkillableStepTimeout=180\nJobFileAppend=1\n"
@@ -26,6 +28,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "PTRACE_SCOPE", tmp_path / "none")
     monkeypatch.setattr(installation, "SPOOL", tmp_path / "none")
     monkeypatch.setattr(installation, "ETC", tmp_path / "none")
+    monkeypatch.setattr(doctor, "read_kit", lambda: None)
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     (tmp_path / "bin").mkdir()
     controller(tmp_path, TEXT)
@@ -165,3 +168,29 @@ def test_pyslurm_is_looked_for_and_never_imported(
     assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pyslurm"] is True
     assert "pyslurm" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("tried", "code", "said"),
+    [
+        (Rehearsal(0, "healthy", 0.21), 0, "A job would be admitted after 0.21 s: healthy"),
+        (Rehearsal(0, "", 0.01), 0, "A job would be admitted after 0.01 s: slurm-guard is off"),
+        (Rehearsal(77, "GPU 1: gpu_lost", 0.3), 1, "A job would be refused after 0.30 s: GPU 1: gpu_lost"),
+        (Rehearsal(127, "no such file", 0.1), 2,
+         "The prolog is broken (code 127), every job is let in unchecked: no such file"),
+    ],
+)  # fmt: skip
+def test_as_prolog_is_the_prologs_own_word(
+    tried: Rehearsal,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With an exit code for each; nothing else is judged."""
+    monkeypatch.setattr(doctor, "rehearse", lambda environ: tried)
+    assert main(["doctor", "--as-prolog"]) == code
+    assert capsys.readouterr().out == said + "\n"
+    main(["doctor", "--as-prolog", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["seconds"]) == (("admitted", "refused", "broken")[code], tried.seconds)

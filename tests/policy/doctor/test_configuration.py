@@ -16,6 +16,7 @@ from slurm_guard.model.limits import Settings
 from slurm_guard.policy.doctor import configuration, installation, slurm_conf
 from slurm_guard.policy.doctor.configuration import RULES, SETTINGS_RULES, judge_config
 from slurm_guard.policy.doctor.hook import HOOK_RULES
+from slurm_guard.policy.doctor.site_kit import InstalledKit, judge_kit
 from slurm_guard.policy.doctor.slurm_conf import (
     find_unknown,
     holds_settings,
@@ -181,8 +182,9 @@ def test_the_snippet_is_what_the_doctor_wants() -> None:
     """As it is, with its commented line on the releases that know it, and line by line against the advice."""
     assert holds_settings(SNIPPET)
     assert holds_settings("Prolog=/etc/slurm/prolog.sh")
-    for version in ((22, 5, 8), (24, 11, 5), (26, 5, 5)):
-        assert judge_config(parse_slurm_conf(SNIPPET, version=version), Settings()) == []
+    for version, checks in (((22, 5, 8), []), ((24, 11, 5), ["prolog-hold"]), ((26, 5, 5), ["prolog-hold"])):
+        said = judge_config(parse_slurm_conf(SNIPPET, version=version), Settings())
+        assert [one.check for one in said] == checks
     whole = re.sub(r"^#(\w+=)", r"\1", SNIPPET, flags=re.MULTILINE)
     assert judge_config(parse_slurm_conf(whole, version=(25, 11, 4)), Settings()) == []
 
@@ -194,12 +196,19 @@ def test_every_line_of_the_snippet_answers_an_advice() -> None:
         "JobRequeue": "0",
         "JobFileAppend": "0",
         "UnkillableStepTimeout": "60",
+        "Prolog": "",
+        "Epilog": "",
+        "HealthCheckProgram": "",
+        "HealthCheckInterval": "0",
+        "PrologFlags": "",
+        "PrologEpilogTimeout": "600",
     }
     assert set(re.findall(r"^(\w+)=", SNIPPET, re.MULTILINE)) == set(worse)
     for key, value in worse.items():
         changed = re.sub(rf"^({key})=(.*)$", rf"\1={value}", SNIPPET, flags=re.MULTILINE)
-        (said,) = judge_config(parse_slurm_conf(changed, version=(22, 5, 8)), Settings())
-        assert said.line in SNIPPET.splitlines()
+        config = parse_slurm_conf(changed, version=(22, 5, 8))
+        (said,) = judge_config(config, Settings()) + judge_kit(InstalledKit(), config)
+        assert said.line.partition(" (")[0] in SNIPPET.splitlines()
 
 
 def test_the_examples_hold() -> None:

@@ -1,0 +1,120 @@
+"""The installed hooks as the doctor sees them: what is left of them, and what the prolog would say now."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_guard.adapters.site_kit import SiteKit
+from slurm_guard.config.compiled import load_compiled
+from slurm_guard.errors import ConfigError, SlurmGuardError, UsageError
+from slurm_guard.policy.doctor.site_kit import InstalledKit
+from slurm_guard.policy.site_kit import COMPILED, EPILOG, HEALTH_CHECK, OFF, PROLOG, SETTINGS, SITE
+
+_SCRIPTS = (PROLOG, EPILOG, HEALTH_CHECK)
+_SOURCES = (SITE, f"{SETTINGS}/gpu-profiles.toml", f"{SETTINGS}/xid.toml")
+_CALL = re.compile(r"^\(exec (.*?) -I -m slurm_guard\.hooks ", re.MULTILINE)
+_DEADLINE_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What the prolog's script did: its code (77 refuses), its words, and how long it took."""
+
+    code: int
+    said: str
+    seconds: float
+
+
+def read_kit(root: Path = Path("/")) -> InstalledKit | None:
+    """What is installed; None where nothing is.
+
+    Raises:
+        SlurmGuardError: the record of it cannot be read.
+    """
+    kit = SiteKit(root)
+    scripts = [name for name in _SCRIPTS if name in kit.record.files]
+    if not scripts:
+        return None
+    off = [name for name in kit.find_changed() if name in scripts]
+    return InstalledKit(
+        gone=tuple(str(root / name) for name in off if not (root / name).exists()),
+        changed=tuple(str(root / name) for name in off if (root / name).exists()),
+        interpreters=tuple(sorted({_find_dead(root / name) for name in scripts} - {""})),
+        newer=tuple(
+            str(root / name) for name in _SOURCES if _read_time(root / name) > _read_time(root / COMPILED)
+        ),
+        unread=_read_fault(root / COMPILED),
+        off=os.path.lexists(root / OFF),
+    )
+
+
+def _find_dead(script: Path) -> str:
+    """The interpreter that the script calls, where it cannot be run."""
+    try:
+        call = _CALL.search(script.read_text(errors="replace"))
+    except OSError:
+        return ""
+    words = shlex.split(call[1]) if call else []
+    return "" if not words or os.access(words[-1], os.X_OK) else words[-1]
+
+
+def _read_time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read_fault(path: Path) -> str:
+    try:
+        load_compiled(path)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def rehearse(environ: Mapping[str, str], root: Path = Path("/")) -> Rehearsal:
+    """Run the installed prolog as slurmd does, with the word that it may touch nothing.
+
+    Raises:
+        UsageError: none is installed here.
+        SlurmGuardError: it gave no answer, or cannot be run.
+    """
+    script = root / PROLOG
+    if not script.exists():
+        raise UsageError(f"{script} is not here: slurm-guard site install puts it on the node")
+    started_s = time.monotonic()
+    try:
+        done = subprocess.run(
+            [str(script), "--dry"],
+            env=_as_slurmd(environ),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmGuardError(f"{script} gave no answer in {_DEADLINE_S:g} s") from None
+    except OSError as error:
+        raise SlurmGuardError(f"{script} cannot be run: {error.strerror}") from None
+    said = " ".join(done.stdout.decode(errors="replace").split())
+    return Rehearsal(done.returncode, said, time.monotonic() - started_s)
+
+
+def _as_slurmd(environ: Mapping[str, str]) -> dict[str, str]:
+    """All that a prolog is told, of a job that there is none of."""
+    node = environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    conf = {"SLURM_CONF": environ["SLURM_CONF"]} if environ.get("SLURM_CONF") else {}
+    numbers = dict.fromkeys(("SLURM_JOB_UID", "SLURM_UID", "SLURM_JOB_GID"), "65534")
+    job = dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), "0")
+    context = {"SLURM_JOB_USER": "nobody", "SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_WORK_DIR": "/"}
+    return {"SLURMD_NODENAME": node, **conf, **job, **numbers, **context}

@@ -1,0 +1,81 @@
+"""What of the installed hooks has gone wrong since `site install`, or is not called at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurm_guard.model.advice import Advice, Level
+from slurm_guard.policy.doctor.hook import CONF, HOOK_KEYS
+from slurm_guard.policy.doctor.slurm_conf import SlurmConfig
+from slurm_guard.policy.site_kit import EPILOG, HEALTH_CHECK, OFF, PROLOG, SETTINGS
+
+_AGAIN = "slurm-guard site install"
+_PATTERNS = {
+    "Prolog": f"/{PROLOG.rpartition('/')[0]}/*",
+    "Epilog": f"/{EPILOG.rpartition('/')[0]}/*",
+    "HealthCheckProgram": f"/{HEALTH_CHECK}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledKit:
+    """What is left of an installation; paths are full.
+
+    `gone` and `changed` are scripts that install wrote, `interpreters` those that they call and cannot,
+    `newer` the sources that site.json does not know yet; `unread` says why site.json cannot be read.
+    """
+
+    gone: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    interpreters: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+    unread: str = ""
+    off: bool = False
+
+
+def judge_kit(kit: InstalledKit | None, config: SlurmConfig | None) -> list[Advice]:
+    """Every advice on it; None where nothing is installed on this machine."""
+    called = [key for key in HOOK_KEYS if config and _calls(config, key)]
+    if kit is None:
+        what = f"{', '.join(called)} of slurm.conf name hooks of slurm-guard, and none is installed here"
+        why = "a node without them is drained by its first job; a login node needs none"
+        return [Advice("kit-missing", Level.NOTE, what, why, f"/{SETTINGS}", _AGAIN)] if called else []
+    return [*_judge_scripts(kit), *_judge_settings(kit), *(_judge_calls(called) if config else ())]
+
+
+def _calls(config: SlurmConfig, key: str) -> bool:
+    return any(word.startswith(f"/{SETTINGS}/") for word in config.words(key))
+
+
+def _judge_scripts(kit: InstalledKit) -> Iterator[Advice]:
+    for path in kit.gone:
+        why = "a setting that matches no file drains the node"
+        yield Advice("kit-gone", Level.ERROR, f"{path} is gone", why, path, _AGAIN)
+    for path in kit.interpreters:
+        what, why = f"the hooks call {path}, which cannot be run", "every job is let in unchecked"
+        yield Advice(
+            "kit-interpreter", Level.ERROR, what, why, path, f"{_AGAIN}, by the slurm-guard of today"
+        )
+    for path in kit.changed:
+        what, why = f"{path} was changed by hand", "an upgrade leaves it as it is"
+        yield Advice("kit-changed", Level.WARN, what, why, path, f"move it away; {_AGAIN}")
+
+
+def _judge_settings(kit: InstalledKit) -> Iterator[Advice]:
+    if kit.unread:
+        why = "the hooks judge nothing: every job is let in unchecked"
+        yield Advice("kit-settings", Level.ERROR, kit.unread, why, f"/{SETTINGS}", _AGAIN)
+    for path in kit.newer:
+        what, why = f"{path} is newer than site.json", "the hooks still do what it said before"
+        yield Advice("kit-stale", Level.WARN, what, why, path, _AGAIN)
+    if kit.off:
+        what, why = f"/{OFF} is there", "no hook does anything on this node"
+        yield Advice("kit-off", Level.NOTE, what, why, f"/{OFF}", f"rm /{OFF}")
+
+
+def _judge_calls(called: list[str]) -> Iterator[Advice]:
+    for key in HOOK_KEYS:
+        if key not in called:
+            what, why = f"{key} does not name the installed hook", "it is never run"
+            yield Advice("kit-unused", Level.WARN, what, why, CONF, f"{key}={_PATTERNS[key]}")

@@ -1,0 +1,49 @@
+"""What the doctor says of installed hooks."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_guard.policy.doctor.site_kit import InstalledKit, judge_kit
+from slurm_guard.policy.doctor.slurm_conf import SlurmConfig
+
+CALLED = SlurmConfig(
+    {
+        "prolog": "/etc/slurm-guard/prolog.d/*",
+        "epilog": "/etc/slurm/epilog.d/*,/etc/slurm-guard/epilog.d/*",
+        "healthcheckprogram": "/etc/slurm-guard/health-check",
+    }
+)
+
+
+def test_good_hooks_that_are_called_need_no_word() -> None:
+    """Neither does a machine without them, where slurm.conf names none."""
+    assert judge_kit(InstalledKit(), CALLED) == []
+    assert judge_kit(None, SlurmConfig({"prolog": "/etc/slurm/prolog.sh"})) == []
+    assert judge_kit(InstalledKit(), None) == []
+
+
+@pytest.mark.parametrize(
+    ("kit", "check", "where"),
+    [
+        (InstalledKit(gone=("/etc/slurm-guard/health-check",)), "kit-gone", "/etc/slurm-guard/health-check"),
+        (InstalledKit(changed=("/etc/a",)), "kit-changed", "/etc/a"),
+        (InstalledKit(interpreters=("/opt/python",)), "kit-interpreter", "/opt/python"),
+        (InstalledKit(newer=("/etc/site.toml",)), "kit-stale", "/etc/site.toml"),
+        (InstalledKit(unread="no JSON"), "kit-settings", "/etc/slurm-guard"),
+        (InstalledKit(off=True), "kit-off", "/etc/slurm-guard/off"),
+        (None, "kit-missing", "/etc/slurm-guard"),
+    ],
+)
+def test_one_thing_wrong_is_one_advice(kit: InstalledKit | None, check: str, where: str) -> None:
+    """Each has its name and its place."""
+    assert [(one.check, one.where) for one in judge_kit(kit, CALLED)] == [(check, where)]
+
+
+def test_an_installed_hook_that_nobody_calls() -> None:
+    """The line that calls it is given."""
+    said = judge_kit(InstalledKit(), SlurmConfig({"prolog": "/etc/slurm-guard/prolog.d/*"}))
+    assert [one.line for one in said] == [
+        "Epilog=/etc/slurm-guard/epilog.d/*",
+        "HealthCheckProgram=/etc/slurm-guard/health-check",
+    ]
