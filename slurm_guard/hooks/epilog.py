@@ -85,9 +85,9 @@ class Epilog:
         living = self._try(lambda: kill_leftovers(self._job, self._by(_KILL), self._say)) or ()
         pointers = [one for one in left if isinstance(one, ScenePointer)]
         self._try(lambda: self._collect(pointers, baseline))
+        refused = self._try(lambda: self._judge(claims, living, baseline))
         # Whatever this job has done to the node, no sweep has seen it.
         forget_snapshot(self._place)
-        refused = self._try(lambda: self._judge(claims, living, baseline))
         self._try(self._forget_job)
         self._try(self._remove_rings)
         return bool(refused)
@@ -154,7 +154,8 @@ class Epilog:
         said = judge_proof(verdict, own=own, claims=claims, stuck=stuck)
         if isinstance(said, Proof) and self._left_s(_AGAIN) > 2 * _PAUSE_S:
             time.sleep(_PAUSE_S)
-            again, reading = self._probe(min(self._left_s(_AGAIN), self._settings.probe_s))
+            # Longer than the first: what is only slow has its answer then.
+            again, reading = self._probe(self._left_s(_AGAIN))
             said = judge_proof(choose_lasting(verdict, again), own=own, claims=claims, stuck=stuck)
         if isinstance(said, Proof):
             return self._retire(said, reading, baseline)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_guard.adapters.gpu_health import NvmlHealth
 from slurm_guard.adapters.host_health import read_host
 from slurm_guard.adapters.kernel_log import KmsgLog
+from slurm_guard.adapters.probe import ask_fork
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import OutsideError
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.snapshot import read_snapshot
-from slurm_guard.model.health import Finding, HealthReading, NodeVerdict
+from slurm_guard.model.health import Finding, HealthReading, NodeVerdict, Trouble, Unreadable
 from slurm_guard.model.site import SiteSettings
 from slurm_guard.model.xid import XidTable
 from slurm_guard.policy.health.check import skip
@@ -24,16 +26,19 @@ from slurm_guard.policy.health.rate import judge_rates
 from slurm_guard.policy.health.xid import DRIVER
 
 _HOST_S = 1.0
+_CONTROL_S = 1.0
+"""Where as much as a probe without the driver takes longer, silence says nothing of the driver."""
 _LAST_SWEEP_S = 3600.0
 
 
 def judge_here(
     compiled: Compiled, place: Place, timeout_s: float, *, pause_s: float = 0.25
 ) -> tuple[NodeVerdict, HealthReading]:
-    """Ask GPUs, host and kernel log, and judge; not later than `timeout_s`. No other thread may run.
+    """Ask GPUs, host and kernel log, and judge; not later than `timeout_s`, and 1 s where the driver hangs.
 
-    The verdict is UNKNOWN where the probe failed for a reason that says nothing of the GPUs. `pause_s` lies
-    between samples of what may pass by itself.
+    No other thread may run. The verdict is UNKNOWN where the probe failed for a reason that says nothing of
+    the GPUs, also where it hung on a node that is too busy for anything. `pause_s` lies between samples of
+    what may pass by itself.
 
     Raises:
         ConfigError: the file with the expected number of GPUs is broken, or a compiled table.
@@ -43,13 +48,34 @@ def judge_here(
     host_s = min(_HOST_S, timeout_s / 4)
     health = NvmlHealth(timeout_s - host_s, pause_s=pause_s, expected_file=place.expected_gpus, forked=True)
     reading = health.read()
+    if _is_hung(reading) and _is_busy():
+        why = "the node is too busy to tell whether its driver hangs"
+        reading = replace(reading, gpus=(), failure=Unreadable(why, Trouble.FAILED))
     host = read_host(
-        min(host_s, until_s - time.monotonic()),
+        min(host_s, max(until_s - time.monotonic(), host_s / 2)),
         scratch=list_scratch(compiled.settings, compiled.ring_dir),
         fabric=wants_fabric_manager(reading),
     )
     log = [*_read_log(reading, compiled.table, place.kernel_log), *_read_rates(reading, place)]
     return judge_node(reading, compiled.profiles, host=host, log=log), reading
+
+
+def _is_hung(reading: HealthReading) -> bool:
+    gone = [reading.failure, *(gpu.gone for gpu in reading.gpus)]
+    return any(value is not None and value.trouble is Trouble.HUNG for value in gone)
+
+
+def _is_busy() -> bool:
+    """Whether a child that needs no driver gives no answer in time either."""
+    try:
+        ask_fork(_load_library, _CONTROL_S, "a child without the driver")
+    except OutsideError:
+        return True
+    return False
+
+
+def _load_library() -> None:
+    import pynvml  # noqa: F401
 
 
 def list_scratch(settings: SiteSettings, ring_dir: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from slurm_guard.hooks.judgement import judge_here, list_scratch
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.record import read_record, write_record
 from slurm_guard.hooks.snapshot import write_snapshot
-from slurm_guard.model.health import GpuReading, HealthReading, HostReading, Level
+from slurm_guard.model.health import (
+    Fitness,
+    GpuReading,
+    HealthReading,
+    HostReading,
+    Level,
+    Trouble,
+    Unreadable,
+)
 from slurm_guard.model.site import SiteSettings
 
 GPU = GpuReading(1, uuid="GPU-1", pcie_generation_max=5, pcie_width=16, pcie_replays=100, fabric_state=3)
@@ -87,3 +96,18 @@ def test_the_host_is_asked_for_what_the_site_and_its_gpus_want(node: Node, compi
 def test_a_ring_directory_of_the_site_is_looked_at_once(ring_dir: str) -> None:
     """One that is relative belongs to each job."""
     assert list_scratch(SiteSettings(scratch="/tmp"), ring_dir) == ["/tmp"]
+
+
+@pytest.mark.parametrize(("busy", "fitness"), [(False, Fitness.UNFIT), (True, Fitness.UNKNOWN)])
+@pytest.mark.parametrize("whole", [False, True], ids=["a GPU", "the driver"])
+def test_a_driver_hangs_only_where_all_else_answers(
+    node: Node, compiled: Compiled, monkeypatch: pytest.MonkeyPatch, busy: bool, fitness: Fitness, whole: bool
+) -> None:
+    """On a node that is too busy for a child without the driver, silence proves nothing."""
+    hung = Unreadable("no answer", Trouble.HUNG)
+    reading = HealthReading(failure=hung) if whole else HealthReading((GpuReading(1, gone=hung),))
+    monkeypatch.setattr(node, "read", lambda: reading)
+    monkeypatch.setattr(judgement, "_load_library", lambda: time.sleep(60 if busy else 0))
+    monkeypatch.setattr(judgement, "_CONTROL_S", 0.2 if busy else 30.0)
+    verdict, _ = judge_here(compiled, node.place, 5.0)
+    assert verdict.fitness is fitness
