@@ -84,6 +84,7 @@ class Sweep:
         self._leave_snapshot(verdict, reading)
         memory = read_record(self._memory) or {}
         before = dict(memory)
+        reading = _name_gpus(reading, memory)
         accuser = self._remember(memory, verdict, reading)
         # What runs on a GPU is a job's, or the affair of the epilog and the next prolog there.
         admission = decide_admission(verdict, (), refuse_unjudged=False)
@@ -195,6 +196,20 @@ class Sweep:
 
     def _note(self, text: str) -> None:
         note(self.place, f"sweep: {text}")
+
+
+def _name_gpus(reading: HealthReading, memory: dict[str, Any]) -> HealthReading:
+    """The reading with the serial numbers of before where a GPU does not tell its own: lost ones don't."""
+    known = memory.get("serials", [])
+    if len(known) != len(reading.gpus):
+        known = [None] * len(reading.gpus)
+    told = [
+        gpu.serial if isinstance(gpu.serial, str) else old
+        for gpu, old in zip(reading.gpus, known, strict=True)
+    ]
+    memory["serials"] = told
+    gpus = (replace(gpu, serial=serial or gpu.serial) for gpu, serial in zip(reading.gpus, told, strict=True))
+    return replace(reading, gpus=tuple(gpus))
 
 
 def _failed(admission: Admission) -> list[Finding]:

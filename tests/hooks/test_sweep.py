@@ -28,6 +28,8 @@ from slurm_guard.model.health import (
     HealthReading,
     Level,
     NodeVerdict,
+    Trouble,
+    Unreadable,
 )
 from slurm_guard.model.ledger import LedgerKind
 from slurm_guard.model.site import SiteSettings
@@ -56,6 +58,7 @@ class Node:
         self.clock = FakeClock()
         self.cluster = FakeSlurm(["n1", "n2", "n3", "n4"], clock=self.clock).as_administrator()
         self.settings = SiteSettings(undrain=True, undrain_after_s=600)
+        self.reading = READING
         self.asked: list[str] = []
 
     def sweep(self, *verdicts: NodeVerdict | Exception) -> None:
@@ -66,7 +69,7 @@ class Node:
             verdict = left.pop(0)
             if isinstance(verdict, Exception):
                 raise verdict
-            return verdict, READING
+            return verdict, self.reading
 
         slurm: Slurm = Counted(self)  # type: ignore[assignment]
         Sweep(self.settings, self.place, "n1", look, slurm, self.clock).run()
@@ -120,6 +123,19 @@ def test_what_two_looks_find_drains_the_node_and_stands_in_the_ledger(node: Node
         LedgerKind.DRAIN, "1654003", "ecc_dram", "reset",
     )  # fmt: skip
     assert read_snapshot(node.place, 60) is None
+
+
+def test_a_gpu_that_is_lost_is_known_by_the_serial_number_that_it_had(node: Node) -> None:
+    """It tells none any more; of another number of GPUs nobody knows which is which."""
+    node.sweep(HEALTHY)
+    lost = GpuReading(3, gone=Unreadable("GPU is lost", Trouble.LOST))
+    node.reading = HealthReading((*READING.gpus[:3], lost))
+    node.sweep(unfit(ECC), unfit(ECC))
+    assert [entry.gpu_serial for entry in Ledger(node.place.ledger).read()] == ["1654003"]
+    node.cluster.undrain_node("n1")
+    node.reading = HealthReading((*READING.gpus[:2], lost))
+    node.sweep(unfit(ECC), unfit(ECC))
+    assert [entry.gpu_serial for entry in Ledger(node.place.ledger).read()] == ["1654003", ""]
 
 
 @pytest.mark.parametrize(
