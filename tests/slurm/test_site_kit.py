@@ -271,6 +271,43 @@ def test_off_turns_everything_off(real: RealCluster, copied: Copy) -> None:
             switch.unlink()
 
 
+def test_the_doctor_tries_the_prolog_and_touches_nothing(real: RealCluster, copied: Copy) -> None:
+    """Healthy, sick, broken: its word and exit code; no log line, no drain, no file."""
+    node = real.nodes[0]
+    before = (read_log(real, node), run_on(real, node, "find", "/run/slurm-guard").stdout)
+
+    def rehearse() -> tuple[int, str]:
+        done = run_on(real, node, str(copied.program), "doctor", "--as-prolog")
+        return done.returncode, done.stdout
+
+    code, said = rehearse()
+    assert (code, said.startswith("A job would be admitted after "), "; 2 GPUs seen" in said) == (
+        0,
+        True,
+        True,
+    )
+    set_gpus(real, node, "1.ret 15")
+    code, said = rehearse()
+    assert (code, "A job would be refused after " in said, "GPU 1: gpu_lost" in said) == (1, True, True), said
+    settings = root_of(real, node) / "etc/slurm-guard/site.json"
+    good = settings.read_bytes()
+    settings.write_text("{")
+    code, said = rehearse()
+    settings.write_bytes(good)
+    assert (code, "run slurm-guard site install" in said) == (2, True), said
+    assert (read_log(real, node), run_on(real, node, "find", "/run/slurm-guard").stdout) == before
+    assert read_drained(real) == {}
+
+
+def test_uninstall_is_refused_while_slurm_calls_the_hooks(real: RealCluster, copied: Copy) -> None:
+    """Without them every node would be drained by its next job."""
+    done = run_on(real, real.nodes[0], str(copied.program), "site", "uninstall")
+    assert done.returncode == 1
+    assert "slurm.conf still names the hooks in Prolog, Epilog, HealthCheckProgram" in done.stderr
+    assert run_job(real) == "COMPLETED"
+    assert read_drained(real) == {}
+
+
 def test_an_upgrade_is_installed_under_running_jobs(real: RealCluster, copied: Copy) -> None:
     """Scripts and settings are replaced whole while jobs come and go."""
     array = real.sbatch("srun true", "--array=0-15%4", "-N1", "-c1")
