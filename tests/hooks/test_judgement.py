@@ -99,15 +99,13 @@ def test_a_ring_directory_of_the_site_is_looked_at_once(ring_dir: str) -> None:
 
 
 @pytest.mark.parametrize(("busy", "fitness"), [(False, Fitness.UNFIT), (True, Fitness.UNKNOWN)])
-@pytest.mark.parametrize("whole", [False, True], ids=["a GPU", "the driver"])
 def test_a_driver_hangs_only_where_all_else_answers(
-    node: Node, compiled: Compiled, monkeypatch: pytest.MonkeyPatch, busy: bool, fitness: Fitness, whole: bool
+    node: Node, compiled: Compiled, monkeypatch: pytest.MonkeyPatch, busy: bool, fitness: Fitness
 ) -> None:
     """On a node that is too busy for a child without the driver, silence proves nothing."""
     hung = Unreadable("no answer", Trouble.HUNG)
-    reading = HealthReading(failure=hung) if whole else HealthReading((GpuReading(1, gone=hung),))
-    monkeypatch.setattr(node, "read", lambda: reading)
     monkeypatch.setattr(judgement, "_load_library", lambda: time.sleep(60 if busy else 0))
     monkeypatch.setattr(judgement, "_CONTROL_S", 0.2 if busy else 30.0)
-    verdict, _ = judge_here(compiled, node.place, 5.0)
-    assert verdict.fitness is fitness
+    for reading in (HealthReading(failure=hung), HealthReading((GpuReading(1, gone=hung),))):
+        monkeypatch.setattr(node, "read", lambda reading=reading: reading)
+        assert judge_here(compiled, node.place, 5.0)[0].fitness is fitness
