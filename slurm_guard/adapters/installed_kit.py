@@ -15,7 +15,16 @@ from slurm_guard.adapters.site_kit import SiteKit
 from slurm_guard.config.compiled import load_compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError, UsageError
 from slurm_guard.policy.doctor.site_kit import InstalledKit
-from slurm_guard.policy.site_kit import COMPILED, EPILOG, HEALTH_CHECK, OFF, PROLOG, SETTINGS, SITE
+from slurm_guard.policy.site_kit import (
+    COMPILED,
+    EPILOG,
+    HEALTH_CHECK,
+    OFF,
+    PROLOG,
+    SETTINGS,
+    SITE,
+    plan_hooks,
+)
 
 _SCRIPTS = (PROLOG, EPILOG, HEALTH_CHECK)
 _SOURCES = (SITE, f"{SETTINGS}/gpu-profiles.toml", f"{SETTINGS}/xid.toml")
@@ -52,6 +61,7 @@ def read_kit(root: Path = Path("/")) -> InstalledKit | None:
         ),
         unread=_read_fault(root / COMPILED),
         off=os.path.lexists(root / OFF),
+        deadlines_s=_read_deadlines(root / COMPILED),
     )
 
 
@@ -70,6 +80,15 @@ def _read_time(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _read_deadlines(path: Path) -> dict[str, float]:
+    """By when each script has ended: a second after its program is told to."""
+    try:
+        prolog, epilog, _ = plan_hooks(load_compiled(path).settings)
+    except ConfigError:
+        return {}
+    return {"Prolog": prolog.deadline_s + 1, "Epilog": epilog.deadline_s + 1}
 
 
 def _read_fault(path: Path) -> str:

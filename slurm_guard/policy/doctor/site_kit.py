@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from slurm_guard.model.advice import Advice, Level
 from slurm_guard.policy.doctor.hook import CONF, HOOK_KEYS
@@ -24,6 +25,7 @@ class InstalledKit:
 
     `gone` and `changed` are scripts that install wrote, `interpreters` those that they call and cannot,
     `newer` the sources that site.json does not know yet; `unread` says why site.json cannot be read.
+    `deadlines_s` holds by when each hook has ended, by the setting that names it.
     """
 
     gone: tuple[str, ...] = ()
@@ -32,6 +34,7 @@ class InstalledKit:
     newer: tuple[str, ...] = ()
     unread: str = ""
     off: bool = False
+    deadlines_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge_kit(kit: InstalledKit | None, config: SlurmConfig | None) -> list[Advice]:
@@ -41,7 +44,10 @@ def judge_kit(kit: InstalledKit | None, config: SlurmConfig | None) -> list[Advi
         what = f"{', '.join(called)} of slurm.conf name hooks of slurm-guard, and none is installed here"
         why = "a node without them is drained by its first job; a login node needs none"
         return [Advice("kit-missing", Level.NOTE, what, why, f"/{SETTINGS}", _AGAIN)] if called else []
-    return [*_judge_scripts(kit), *_judge_settings(kit), *(_judge_calls(called) if config else ())]
+    said = [*_judge_scripts(kit), *_judge_settings(kit)]
+    if config:
+        said += [*_judge_calls(called), *_judge_deadlines(kit, config)]
+    return said
 
 
 def _calls(config: SlurmConfig, key: str) -> bool:
@@ -79,3 +85,17 @@ def _judge_calls(called: list[str]) -> Iterator[Advice]:
         if key not in called:
             what, why = f"{key} does not name the installed hook", "it is never run"
             yield Advice("kit-unused", Level.WARN, what, why, CONF, f"{key}={_PATTERNS[key]}")
+
+
+def _judge_deadlines(kit: InstalledKit, config: SlurmConfig) -> Iterator[Advice]:
+    for key in ("Prolog", "Epilog"):
+        limits_s = (config.number(f"{key}Timeout"), config.number("PrologEpilogTimeout"))
+        limit_s = next((limit for limit in limits_s if limit not in (None, math.inf)), None)
+        deadline_s = kit.deadlines_s.get(key, 0)
+        if limit_s is None or not _calls(config, key) or deadline_s < limit_s:
+            continue
+        what = f"Slurm gives {key} {limit_s:g} s, and the hook may take {deadline_s:g} s"
+        line = f"PrologEpilogTimeout={math.ceil(deadline_s) + 5}, or a shorter time in site.toml"
+        yield Advice(
+            "kit-timeout", Level.ERROR, what, "Slurm drains the node of one that it cuts off", CONF, line
+        )

@@ -47,3 +47,20 @@ def test_an_installed_hook_that_nobody_calls() -> None:
         "Epilog=/etc/slurm-guard/epilog.d/*",
         "HealthCheckProgram=/etc/slurm-guard/health-check",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "checks"),
+    [
+        ({}, []),
+        ({"prologepilogtimeout": "60"}, []),
+        ({"prologepilogtimeout": "23"}, ["kit-timeout"]),
+        ({"prologepilogtimeout": "60", "prologtimeout": "10"}, ["kit-timeout"]),
+        ({"prologepilogtimeout": "5"}, ["kit-timeout", "kit-timeout"]),
+    ],
+)
+def test_slurm_must_not_cut_a_hook_off(settings: dict[str, str], checks: list[str]) -> None:
+    """Its own deadline has to come first: Slurm drains the node of one that it ends."""
+    kit = InstalledKit(deadlines_s={"Prolog": 10, "Epilog": 23})
+    config = SlurmConfig({**CALLED.values, **settings})
+    assert [one.check for one in judge_kit(kit, config)] == checks
