@@ -1,8 +1,10 @@
-"""SlurmCli keeps the contract, on a real cluster and as a plain user."""
+"""SlurmCli and SlurmApi keep the contract, on a real cluster and as a plain user."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from contracts.slurm_contract import SlurmContract
 
+from slurm_guard.adapters.slurm_api import SlurmApi
+from slurm_guard.adapters.slurm_choice import choose_slurm
 from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.model.reading import JobReading
+from slurm_guard.ports import Slurm
 
 if TYPE_CHECKING:
     from slurm.conftest import RealCluster
@@ -36,15 +41,18 @@ class RealWorld:
         self.nodes = tuple(cluster.nodes)
         self._allocations: list[subprocess.Popen[bytes]] = []
         for program in ("scontrol", "scancel", "sbatch"):
-            as_user = (
-                f"setpriv --reuid={cluster.account.pw_uid} --regid={cluster.account.pw_gid} --clear-groups"
-            )
-            (folder / program).write_text(f'#!/bin/sh\nexec {as_user} /usr/bin/{program} "$@"\n')
-            (folder / program).chmod(0o755)
+            self._let_user(folder / program, shutil.which(program, path=cluster.env["PATH"]) or program)
         environ = {**cluster.env, "PATH": f"{folder}:{cluster.env['PATH']}", "SBATCH_PARTITION": "no-such"}
-        self.slurm = SlurmCli(environ=environ)
-        self.administrator = SlurmCli(environ=cluster.env)
-        self._impatient = SlurmCli(0.5, environ), SlurmCli(0.5, cluster.env)
+        self.environ = environ
+        self.slurm: Slurm = SlurmCli(environ=environ)
+        self.administrator: Slurm = SlurmCli(environ=cluster.env)
+        self._impatient: tuple[Slurm, Slurm] = SlurmCli(0.5, environ), SlurmCli(0.5, cluster.env)
+
+    def _let_user(self, script: Path, program: str) -> None:
+        account = self.cluster.account
+        as_user = f"setpriv --reuid={account.pw_uid} --regid={account.pw_gid} --clear-groups"
+        script.write_text(f'#!/bin/sh\nexec {as_user} {program} "$@"\n')
+        script.chmod(0o755)
 
     def submit(
         self,
@@ -112,6 +120,19 @@ class RealWorld:
                 salloc.stdout.close()
 
 
+class ApiWorld(RealWorld):
+    """The same, asked through pyslurm."""
+
+    def __init__(self, cluster: RealCluster, folder: Path) -> None:
+        super().__init__(cluster, folder)
+        python = folder / "python"
+        self._let_user(python, sys.executable)
+        self.slurm = SlurmApi(environ=self.environ, interpreter=str(python))
+        self.administrator = SlurmApi(environ=cluster.env)
+        impatient = SlurmApi(0.5, self.environ, interpreter=str(python)), SlurmApi(0.5, cluster.env)
+        self._impatient = impatient
+
+
 class TestRealSlurm(SlurmContract):
     """The suite over scontrol, scancel and sbatch."""
 
@@ -119,6 +140,20 @@ class TestRealSlurm(SlurmContract):
     def world(self, cluster: RealCluster, tmp_path: Path) -> Iterator[RealWorld]:
         """The session's cluster, idle."""
         made = RealWorld(cluster, tmp_path)
+        yield made
+        made.close()
+
+
+class TestPyslurm(SlurmContract):
+    """The suite over pyslurm, where there is one that fits this Slurm."""
+
+    @pytest.fixture
+    def world(self, cluster: RealCluster, tmp_path: Path) -> Iterator[RealWorld]:
+        """The session's cluster, idle."""
+        choice = choose_slurm(cluster.env)
+        if choice.by != "pyslurm":
+            pytest.skip(choice.why)
+        made = ApiWorld(cluster, tmp_path)
         yield made
         made.close()
 
