@@ -49,8 +49,13 @@ def retire_node(
     except SlurmGuardError as error:
         note(place, f"whether {job.node} is drained is unknown: {error}")
         drained = Drained.UNREACHABLE
+    page_drain(compiled.settings.page, drained, job.node, why, place=place)
+    return drained
+
+
+def page_drain(program: str, drained: Drained, node: str, why: str, *, place: Place) -> None:
+    """Call a person where a node was drained, or was not because of the others. Never raises."""
     if drained in _PAGED:
         kind, what = _PAGED[drained]
-        said = f"slurm-guard: {job.node} is {what}: {why}"
-        page(compiled.settings.page, kind, job.node, said, place=place, wall_s=SystemClock().wall_s())
-    return drained
+        said = f"slurm-guard: {node} is {what}: {why}"
+        page(program, kind, node, said, place=place, wall_s=SystemClock().wall_s())

@@ -22,25 +22,22 @@ from slurm_guard.hooks.judgement import judge_here
 from slurm_guard.hooks.ledger import compose_entry, enter, enter_once
 from slurm_guard.hooks.lift import lift_own_drain
 from slurm_guard.hooks.note import note
-from slurm_guard.hooks.page import page
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.record import read_record, write_record
+from slurm_guard.hooks.retire import page_drain
 from slurm_guard.hooks.snapshot import forget_snapshot, write_snapshot
 from slurm_guard.hooks.suspicion import enter_claim, read_claims
 from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
 from slurm_guard.model.ledger import LedgerEntry, LedgerKind
 from slurm_guard.model.site import SiteSettings
-from slurm_guard.policy.admission import Admission, decide_admission
+from slurm_guard.policy.admission import decide_admission
 from slurm_guard.policy.drain import choose_finding
+from slurm_guard.policy.proof import choose_lasting
 from slurm_guard.ports import Clock, Slurm
 
-Look = Callable[[], tuple[NodeVerdict, HealthReading]]
+Look = Callable[[float], tuple[NodeVerdict, HealthReading]]
 
 _AGAIN_S = 1.0
-_PAGED = {
-    Drained.DRAINED: ("drain", "unfit and drained"),
-    Drained.CAPPED: ("capped", "unfit, but enough nodes are drained: it stays in service"),
-}
 
 
 def run(environ: Mapping[str, str], place: Place) -> bool:
@@ -52,18 +49,17 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
     except UsageError as error:
         note(place, f"sweep: nothing is judged: {error}")
         return False
-    timeout_s = min(settings.probe_s, settings.sweep_s / 4)
     with _alone(place) as alone:
         if alone:
             slurm = open_slurm(scontrol, environ)
-            look: Look = lambda: judge_here(compiled, place, timeout_s)  # noqa: E731
+            look: Look = lambda timeout_s: judge_here(compiled, place, timeout_s)  # noqa: E731
             Sweep(settings, place, read_node_name(environ), look, slurm, SystemClock()).run()
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One sweep of one node; `look` probes and judges it."""
+    """One sweep of one node; `look` probes and judges it in so many seconds."""
 
     settings: SiteSettings
     place: Place
@@ -76,7 +72,7 @@ class Sweep:
         """Judge, remember, and drain or lift where there is proof."""
         self._settle()
         try:
-            verdict, reading = self.look()
+            verdict, reading = self.look(self._look_s)
         except (SlurmGuardError, OSError) as error:
             self._note(f"not judged: {error}")
             forget_snapshot(self.place)
@@ -89,7 +85,7 @@ class Sweep:
         # What runs on a GPU is a job's, or the affair of the epilog and the next prolog there.
         admission = decide_admission(verdict, (), refuse_unjudged=False)
         if not admission.admitted:
-            self._confirm(admission, reading, accuser)
+            self._confirm(verdict, admission.why, reading, accuser)
         elif verdict.fitness is Fitness.UNKNOWN:
             self._note(admission.why)
         else:
@@ -114,8 +110,9 @@ class Sweep:
         now_s = self.clock.wall_s()
         claims = read_claims(self.place, self.node, now_s)
         known = memory.get("claims", [])
+        # Whether the GPU that it names is the job's own is for the epilog to find out.
         entries = [
-            enter_claim(job, claim, reading, now_s)
+            enter_claim(job, replace(claim, gpu=""), reading, now_s)
             for name, (job, claim) in claims.items()
             if name not in known
         ]
@@ -129,30 +126,28 @@ class Sweep:
         memory.update(claims=sorted(claims), warned=sorted(warned))
         return next((job for job, _ in claims.values()), None)
 
-    def _confirm(self, first: Admission, reading: HealthReading, accuser: HookJob | None) -> None:
+    def _confirm(self, first: NodeVerdict, why: str, reading: HealthReading, accuser: HookJob | None) -> None:
         """Drain for what a second look finds too."""
         self.clock.sleep(_AGAIN_S)
         try:
-            second = decide_admission(self.look()[0], (), refuse_unjudged=False)
+            # Longer than the first: what is only slow has its answer then.
+            again, _ = self.look(2 * self._look_s)
         except (SlurmGuardError, OSError) as error:
             self._note(f"unfit, but the second look came to nothing: {error}")
             return
-        seen = {(found.check, found.gpu) for found in _failed(first)}
-        both = tuple(found for found in _failed(second) if (found.check, found.gpu) in seen)
-        proved = replace(second.verdict, findings=both)
-        worst = choose_finding(proved)
+        lasting = decide_admission(choose_lasting(first, again), (), refuse_unjudged=False)
+        worst = choose_finding(lasting.verdict)
         if worst is None:
-            self._note(f"unfit, but not for the same cause at the second look: {first.why}")
+            self._note(f"unfit, but not for the same cause at the second look: {why}")
             return
         job_id, user_id = (accuser.job_id, accuser.user_id) if accuser else ("", None)
         drained = drain_own_node(
-            self.slurm, self.node, proved, self.settings, self.clock,
+            self.slurm, self.node, lasting.verdict, self.settings, self.clock,
             place=self.place, reading=reading, job_id=job_id, user_id=user_id,
         )  # fmt: skip
-        if drained in _PAGED:
-            if accuser:
-                enter_once(self.place, self._entry(LedgerKind.PROOF, worst, reading, accuser))
-            self._page(*_PAGED[drained], second.why)
+        if accuser and drained in (Drained.DRAINED, Drained.CAPPED):
+            enter_once(self.place, self._entry(LedgerKind.PROOF, worst, reading, accuser))
+        page_drain(self.settings.page, drained, self.node, lasting.why, place=self.place)
 
     def _lift(self, verdict: NodeVerdict, reading: HealthReading) -> None:
         check = lift_own_drain(
@@ -181,6 +176,10 @@ class Sweep:
             self._note(f"no snapshot for the prologs: {error}")
 
     @property
+    def _look_s(self) -> float:
+        return min(self.settings.probe_s, self.settings.sweep_s / 6)
+
+    @property
     def _memory(self) -> Any:
         return self.place.node / "sweep.json"
 
@@ -189,10 +188,6 @@ class Sweep:
             write_record(self._memory, memory)
         except OSError as error:
             self._note(f"what this sweep has seen cannot be kept: {error}")
-
-    def _page(self, kind: str, what: str, why: str) -> None:
-        said = f"slurm-guard: {self.node} is {what}: {why}"
-        page(self.settings.page, kind, self.node, said, place=self.place, wall_s=self.clock.wall_s())
 
     def _note(self, text: str) -> None:
         note(self.place, f"sweep: {text}")
@@ -210,10 +205,6 @@ def _name_gpus(reading: HealthReading, memory: dict[str, Any]) -> HealthReading:
     memory["serials"] = told
     gpus = (replace(gpu, serial=serial or gpu.serial) for gpu, serial in zip(reading.gpus, told, strict=True))
     return replace(reading, gpus=tuple(gpus))
-
-
-def _failed(admission: Admission) -> list[Finding]:
-    return [found for found in admission.verdict.findings if found.level is Level.FAIL]
 
 
 @contextmanager

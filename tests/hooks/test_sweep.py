@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -59,13 +60,15 @@ class Node:
         self.cluster = FakeSlurm(["n1", "n2", "n3", "n4"], clock=self.clock).as_administrator()
         self.settings = SiteSettings(undrain=True, undrain_after_s=600)
         self.reading = READING
+        self.looks_s: list[float] = []
         self.asked: list[str] = []
 
     def sweep(self, *verdicts: NodeVerdict | Exception) -> None:
         """One sweep; AssertionError unless it looks exactly that often."""
         left = list(verdicts)
 
-        def look() -> tuple[NodeVerdict, HealthReading]:
+        def look(timeout_s: float) -> tuple[NodeVerdict, HealthReading]:
+            self.looks_s.append(timeout_s)
             verdict = left.pop(0)
             if isinstance(verdict, Exception):
                 raise verdict
@@ -123,6 +126,32 @@ def test_what_two_looks_find_drains_the_node_and_stands_in_the_ledger(node: Node
         LedgerKind.DRAIN, "1654003", "ecc_dram", "reset",
     )  # fmt: skip
     assert read_snapshot(node.place, 60) is None
+
+
+def test_the_second_look_has_more_time_than_the_first(node: Node) -> None:
+    """What was only slow has its answer then; both and the drain fit into the sweep's time."""
+    node.sweep(unfit(ECC), HEALTHY)
+    assert node.looks_s == [5.0, 10.0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the program must be root's")
+def test_a_person_is_called_for_a_drain_and_for_a_drain_too_many(node: Node, tmp_path: Path) -> None:
+    """Each with what was found."""
+    out, pager = tmp_path / "out", tmp_path / "pager"
+    pager.write_text(f'#!/bin/sh\necho "$1" >>{out}\n')
+    pager.chmod(0o755)
+    node.settings = SiteSettings(drain_limit=1, page=str(pager))
+    node.sweep(unfit(ECC), unfit(ECC))
+    node.cluster.undrain_node("n1")
+    node.cluster.drain_node("n2", "slurm-guard: ecc_dram class=reset id=00000000")
+    node.sweep(unfit(ECC), unfit(ECC))
+    why = "GPU 3: ecc_dram (reset): 1 uncorrectable error in memory"
+    while not (out.exists() and len(out.read_text().splitlines()) == 2):
+        time.sleep(0.01)
+    assert sorted(out.read_text().splitlines()) == [
+        f"slurm-guard: n1 is unfit and drained: {why}",
+        f"slurm-guard: n1 is unfit, but enough nodes are drained: it stays in service: {why}",
+    ]
 
 
 def test_a_gpu_that_is_lost_is_known_by_the_serial_number_that_it_had(node: Node) -> None:
@@ -259,13 +288,13 @@ def leave_claim(place: Place, clock: FakeClock, job_id: str = "12") -> None:
 
 
 def test_the_claim_of_a_living_job_is_written_down_once_and_believed_never(node: Node) -> None:
-    """The probe finds nothing: nothing is drained."""
+    """The probe finds nothing: nothing is drained, and no GPU is blamed, which may be another job's."""
     leave_claim(node.place, node.clock)
     node.sweep(HEALTHY)
     node.sweep(HEALTHY)
     (entry,) = Ledger(node.place.ledger).read()
     assert (entry.kind, entry.gpu_serial, entry.user_id, entry.job_id, entry.check) == (
-        LedgerKind.CLAIM, "1654003", os.getuid(), "12", "ecc_dram",
+        LedgerKind.CLAIM, "", os.getuid(), "12", "ecc_dram",
     )  # fmt: skip
     assert node.cluster.read_node("n1").states == {"IDLE"}
 
