@@ -7,13 +7,14 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_guard.adapters.site_kit import SiteKit
 from slurm_guard.config.compiled import load_compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError, UsageError
+from slurm_guard.policy.doctor.hook import HookPattern
 from slurm_guard.policy.doctor.site_kit import InstalledKit
 from slurm_guard.policy.site_kit import (
     COMPILED,
@@ -62,6 +63,16 @@ def read_kit(root: Path = Path("/")) -> InstalledKit | None:
         unread=_read_fault(root / COMPILED),
         off=os.path.lexists(root / OFF),
         deadlines_s=_read_deadlines(root / COMPILED),
+    )
+
+
+def find_linked(patterns: Iterable[HookPattern], root: Path = Path("/")) -> frozenset[str]:
+    """The settings of slurm.conf whose files are, links followed, the installed scripts."""
+    scripts = {os.path.realpath(root / name) for name in _SCRIPTS}
+    return frozenset(
+        pattern.key
+        for pattern in patterns
+        if any(os.path.realpath(file.path) in scripts for file in pattern.files)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from slurm_guard.adapters.installation import read_conf, read_hooks, read_installation, read_site
-from slurm_guard.adapters.installed_kit import read_kit, rehearse
+from slurm_guard.adapters.installed_kit import find_linked, read_kit, rehearse
 from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.job.writer import plain
@@ -140,8 +140,10 @@ def _judge(looked: Looked, installation: Installation) -> list[Advice]:
     advice = judge_installation(installation, config)
     if config is not None:
         advice += judge_config(config, read_site()[0])
-        advice += judge_hooks(read_hooks(config, looked.conf.parent), str(looked.conf))
-    advice += judge_kit(read_kit(), config)
+        advice += judge_hooks(hooks := read_hooks(config, looked.conf.parent), str(looked.conf))
+        advice += judge_kit(read_kit(), config, find_linked(hooks))
+    else:
+        advice += judge_kit(read_kit(), None)
     order = list(Level)
     return sorted(advice, key=lambda one: order.index(one.level))
 

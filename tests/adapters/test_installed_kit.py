@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_guard.adapters.installed_kit import read_kit, rehearse
+from slurm_guard.adapters.installed_kit import find_linked, read_kit, rehearse
 from slurm_guard.adapters.site_kit import SiteKit, render_hook
 from slurm_guard.config.compiled import compile_site
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.site import SiteSettings
+from slurm_guard.policy.doctor.hook import HookFile, HookPattern
 from slurm_guard.policy.doctor.site_kit import InstalledKit
 from slurm_guard.policy.site_kit import COMPILED, PROLOG, SITE, KitFile, plan_hooks
 
@@ -83,3 +84,17 @@ def test_without_a_prolog_there_is_none(root: Path) -> None:
     (root / PROLOG).unlink()
     with pytest.raises(UsageError, match="slurm-guard site install puts it on the node"):
         rehearse({}, root)
+
+
+def test_a_sites_own_directory_may_lead_to_the_scripts(root: Path, tmp_path: Path) -> None:
+    """By a link; a file that only has the same name is another's."""
+    link, other = tmp_path / "prolog.d/50-slurm-guard", tmp_path / "epilog.d/50-slurm-guard"
+    for path in (link, other):
+        path.parent.mkdir()
+    link.symlink_to(root / PROLOG)
+    other.write_text("#!/bin/sh\n")
+    patterns = [
+        HookPattern(key, str(path.parent / "*"), True, (HookFile(str(path), True),))
+        for key, path in (("Prolog", link), ("Epilog", other))
+    ]
+    assert find_linked(patterns, root) == {"Prolog"}

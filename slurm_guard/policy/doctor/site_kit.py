@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_guard.model.advice import Advice, Level
@@ -37,16 +37,21 @@ class InstalledKit:
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def judge_kit(kit: InstalledKit | None, config: SlurmConfig | None) -> list[Advice]:
-    """Every advice on it; None where nothing is installed on this machine."""
-    called = [key for key in HOOK_KEYS if config and _calls(config, key)]
+def judge_kit(
+    kit: InstalledKit | None, config: SlurmConfig | None, linked: Collection[str] = ()
+) -> list[Advice]:
+    """Every advice on it; None where nothing is installed on this machine.
+
+    `linked` are the settings whose own directories lead to the scripts.
+    """
+    called = [key for key in HOOK_KEYS if config and (key in linked or _calls(config, key))]
     if kit is None:
         what = f"{', '.join(called)} of slurm.conf name hooks of slurm-guard, and none is installed here"
         why = "a node without them is drained by its first job; a login node needs none"
         return [Advice("kit-missing", Level.NOTE, what, why, f"/{SETTINGS}", _AGAIN)] if called else []
     said = [*_judge_scripts(kit), *_judge_settings(kit)]
     if config:
-        said += [*_judge_calls(called), *_judge_deadlines(kit, config)]
+        said += [*_judge_calls(called), *_judge_deadlines(kit, config, called)]
     return said
 
 
@@ -87,12 +92,12 @@ def _judge_calls(called: list[str]) -> Iterator[Advice]:
             yield Advice("kit-unused", Level.WARN, what, why, CONF, f"{key}={_PATTERNS[key]}")
 
 
-def _judge_deadlines(kit: InstalledKit, config: SlurmConfig) -> Iterator[Advice]:
+def _judge_deadlines(kit: InstalledKit, config: SlurmConfig, called: list[str]) -> Iterator[Advice]:
     for key in ("Prolog", "Epilog"):
         limits_s = (config.number(f"{key}Timeout"), config.number("PrologEpilogTimeout"))
         limit_s = next((limit for limit in limits_s if limit not in (None, math.inf)), None)
         deadline_s = kit.deadlines_s.get(key, 0)
-        if limit_s is None or not _calls(config, key) or deadline_s < limit_s:
+        if limit_s is None or key not in called or deadline_s < limit_s:
             continue
         what = f"Slurm gives {key} {limit_s:g} s, and the hook may take {deadline_s:g} s"
         line = f"PrologEpilogTimeout={math.ceil(deadline_s) + 5}, or a shorter time in site.toml"

@@ -47,6 +47,8 @@ def test_an_installed_hook_that_nobody_calls() -> None:
         "Epilog=/etc/slurm-guard/epilog.d/*",
         "HealthCheckProgram=/etc/slurm-guard/health-check",
     ]
+    own = SlurmConfig({"prolog": "/etc/slurm/prolog.d/*"})
+    assert judge_kit(InstalledKit(), own, linked=("Prolog", "Epilog", "HealthCheckProgram")) == []
 
 
 @pytest.mark.parametrize(
