@@ -13,7 +13,7 @@ import typer
 
 from slurm_guard.adapters.files import write_atomic
 from slurm_guard.adapters.installation import find_foreign
-from slurm_guard.adapters.interpreter import compile_package, find_foreign_code
+from slurm_guard.adapters.interpreter import compile_package, find_foreign_code, find_program
 from slurm_guard.adapters.site_kit import Done, SiteKit
 from slurm_guard.cli.site_content import (
     adopt_site,
@@ -121,6 +121,9 @@ def uninstall(
     purge: Annotated[
         bool, typer.Option("--purge", help="Take ledger, archive, logs and changed files as well.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not ask Slurm whether it still calls the hooks.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Take away what install wrote. What a person changed, and the records of the node, stay without --purge.
@@ -128,7 +131,7 @@ def uninstall(
     Slurm must not name the hooks any more: a path that matches no file drains every node that should run it.
     """
     root = _check_root(root, "uninstall")
-    if root == Path("/"):
+    if root == Path("/") and not force:
         _check_unused()
     try:
         settings = load_site(root / SITE)
@@ -170,22 +173,30 @@ def _check_code() -> list[str]:
 
 
 def _check_unused() -> None:
-    """Refuse while the controller still names the hooks."""
+    """Refuse while Slurm still calls the hooks, or cannot be asked."""
+    from slurm_guard.adapters.installation import read_hooks
+    from slurm_guard.adapters.installed_kit import find_linked
     from slurm_guard.adapters.slurm_cli import SlurmCli
     from slurm_guard.errors import OutsideError
     from slurm_guard.policy.doctor.hook import HOOK_KEYS
     from slurm_guard.policy.doctor.slurm_conf import parse_scontrol_config
 
+    if not find_program("scontrol"):
+        return
     try:
         config = parse_scontrol_config(SlurmCli().read_config())
     except OutsideError as error:
-        _complain([f"the controller could not be asked whether it still names the hooks ({error})"])
-        return
-    used = [key for key in HOOK_KEYS if any(word.startswith(f"/{SETTINGS}/") for word in config.words(key))]
-    if used:
         raise SlurmGuardError(
-            f"slurm.conf still names the hooks in {', '.join(used)}: take that out and run scontrol "
-            "reconfigure first, else every node that should run them is drained"
+            f"the controller cannot be asked whether it calls the hooks ({error}): try again, or --force"
+        ) from None
+    folder = Path(config.text("SLURM_CONF") or "/etc/slurm/slurm.conf").parent
+    used = find_linked(read_hooks(config, folder))
+    used |= {key for key in HOOK_KEYS if any(word.startswith(f"/{SETTINGS}/") for word in config.words(key))}
+    if used:
+        keys = ", ".join(key for key in HOOK_KEYS if key in used)
+        raise SlurmGuardError(
+            f"slurm.conf still names the hooks in {keys}: take that out and run scontrol reconfigure first, else "
+            "every node that should run them is drained"
         )
 
 

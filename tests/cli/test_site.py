@@ -13,6 +13,7 @@ from slurm_guard.adapters import interpreter
 from slurm_guard.cli import site
 from slurm_guard.cli.app import main
 from slurm_guard.config.compiled import load_compiled
+from slurm_guard.errors import SlurmGuardError
 from slurm_guard.policy.site_kit import hash_text
 
 Say = pytest.CaptureFixture[str]
@@ -259,3 +260,31 @@ def test_a_package_that_does_not_compile_is_told(tmp_path: Path, monkeypatch: py
     assert interpreter.compile_package() == [
         f"{tmp_path}/bad.py:2: invalid syntax: the package is broken, install it again"
     ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        ("Prolog = /etc/slurm-guard/prolog.d/*", 1, "still names the hooks in Prolog: take that out"),
+        ("Epilog = {site}/*", 1, "still names the hooks in Epilog: take that out"),
+        ("Prolog = (null)", 0, ""),
+        (None, 1, "cannot be asked whether it calls the hooks"),
+    ],
+)
+def test_slurm_is_asked_before_its_hooks_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, code: int, said: str
+) -> None:
+    """A directory of the site's own may lead to them by a link; a silent Slurm is no answer."""
+    own = tmp_path / "epilog.d"
+    own.mkdir()
+    (own / "50-slurm-guard").symlink_to("/etc/slurm-guard/epilog.d/50-slurm-guard")
+    script = "exit 1" if answer is None else f"echo '{answer.format(site=own)}'"
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setattr(site, "find_program", lambda name: f"{tmp_path}/{name}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if code == 0:
+        site._check_unused()
+        return
+    with pytest.raises(SlurmGuardError, match=said):
+        site._check_unused()
