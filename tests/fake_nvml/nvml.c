@@ -1,5 +1,5 @@
 /* A libnvidia-ml.so.1 for tests. Its state is the text file $FAKE_NVML, or else `state` beside the library,
- * read again at every call:
+ * read again when it changes:
  *
  *   count 2                              GPUs
  *   driver 570.86.15
@@ -16,16 +16,20 @@
  *   events 1
  *   event.ret 15                         error code of every wait for one
  *
- * What is not named is that of a healthy H100 in a fabric that is managed elsewhere (fabric_cluster 1). -DOLD_DRIVER leaves the younger symbols out.
+ * What is not named is that of a healthy H100 in a fabric that is managed elsewhere (fabric_cluster 1).
+ * -DOLD_DRIVER leaves the younger symbols out.
  *
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 nvml.c
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <libgen.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SUCCESS 0
@@ -80,33 +84,62 @@ typedef struct {
     union { double d; unsigned ui; unsigned long long ull; long long sll; } value;
 } field_t;
 
-static FILE *open_state(void) {
+static const char *find_state(void) {
+    static char library[4096], path[4200];
     const char *named = getenv("FAKE_NVML");
-    char library[4096], path[4200];
     Dl_info here;
-    if (named)
-        return fopen(named, "r");
-    if (!dladdr((void *)open_state, &here))
+    if (named || path[0])
+        return named ? named : path;
+    if (!dladdr((void *)find_state, &here))
         return NULL;
     snprintf(library, sizeof library, "%s", here.dli_fname);
     snprintf(path, sizeof path, "%s/state", dirname(library));
-    return fopen(path, "r");
+    return path;
+}
+
+#define MOST_KEYS 512
+static struct { char name[128], value[128]; } keys[MOST_KEYS];
+static int key_count;
+static struct stat known;
+static int settled; /* what was read cannot be older than the file's time */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Reads the file if it is another one than before; whether there is one. A file's time is too coarse to tell
+ * two changes right after each other: one that was young when it was read is read again. */
+static int load(void) {
+    const char *path = find_state();
+    struct stat now;
+    if (!path || stat(path, &now))
+        return 0;
+    if (settled && now.st_ino == known.st_ino && now.st_size == known.st_size
+        && !memcmp(&now.st_mtim, &known.st_mtim, sizeof now.st_mtim))
+        return 1;
+    struct timespec clock;
+    clock_gettime(CLOCK_REALTIME, &clock);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return 0;
+    key_count = 0;
+    while (key_count < MOST_KEYS && fscanf(file, "%127s %127s", keys[key_count].name, keys[key_count].value) == 2)
+        key_count++;
+    fclose(file);
+    known = now;
+    settled = clock.tv_sec - now.st_mtim.tv_sec > 1;
+    return 1;
 }
 
 /* The value of a key; -1 where the file or the key is missing. */
 static long find(const char *key, char *text, size_t room) {
-    FILE *file = open_state();
-    char name[128], value[128];
     long found = -1;
-    if (!file)
-        return -1;
-    while (fscanf(file, "%127s %127s", name, value) == 2)
-        if (!strcmp(name, key)) {
-            found = atol(value);
-            if (text)
-                snprintf(text, room, "%s", value);
-        }
-    fclose(file);
+    pthread_mutex_lock(&lock);
+    if (load())
+        for (int i = 0; i < key_count; i++)
+            if (!strcmp(keys[i].name, key)) {
+                found = atol(keys[i].value);
+                if (text)
+                    snprintf(text, room, "%s", keys[i].value);
+            }
+    pthread_mutex_unlock(&lock);
     return found;
 }
 
