@@ -37,7 +37,10 @@ from slurm_guard.ports import Clock, Slurm
 
 Look = Callable[[float], tuple[NodeVerdict, HealthReading]]
 
-_AGAIN_S = 1.0
+_AGAIN_S = 1.5
+"""Up to twice as long: nodes that fail at once shall not ask Slurm at once."""
+_WAIT_S = 600.0
+"""Up to twice as long a node over the cap asks for nothing: each time it would read all nodes."""
 
 
 def run(environ: Mapping[str, str], place: Place) -> bool:
@@ -85,7 +88,10 @@ class Sweep:
         # What runs on a GPU is a job's, or the affair of the epilog and the next prolog there.
         admission = decide_admission(verdict, (), refuse_unjudged=False)
         if not admission.admitted:
-            self._confirm(verdict, admission.why, reading, accuser)
+            if memory.get("wait_until_s", 0.0) <= self.clock.now_s():
+                drained = self._confirm(verdict, admission.why, reading, accuser)
+                if drained is Drained.CAPPED:
+                    memory["wait_until_s"] = self.clock.now_s() + _WAIT_S * (1 + _draw())
         elif verdict.fitness is Fitness.UNKNOWN:
             self._note(admission.why)
         else:
@@ -126,20 +132,22 @@ class Sweep:
         memory.update(claims=sorted(claims), warned=sorted(warned))
         return next((job for job, _ in claims.values()), None)
 
-    def _confirm(self, first: NodeVerdict, why: str, reading: HealthReading, accuser: HookJob | None) -> None:
-        """Drain for what a second look finds too."""
-        self.clock.sleep(_AGAIN_S)
+    def _confirm(
+        self, first: NodeVerdict, why: str, reading: HealthReading, accuser: HookJob | None
+    ) -> Drained | None:
+        """Drain for what a second look finds too; None where that finds nothing."""
+        self.clock.sleep(_AGAIN_S * (1 + _draw()))
         try:
             # Longer than the first: what is only slow has its answer then.
             again, _ = self.look(2 * self._look_s)
         except (SlurmGuardError, OSError) as error:
             self._note(f"unfit, but the second look came to nothing: {error}")
-            return
+            return None
         lasting = decide_admission(choose_lasting(first, again), (), refuse_unjudged=False)
         worst = choose_finding(lasting.verdict)
         if worst is None:
             self._note(f"unfit, but not for the same cause at the second look: {why}")
-            return
+            return None
         job_id, user_id = (accuser.job_id, accuser.user_id) if accuser else ("", None)
         drained = drain_own_node(
             self.slurm, self.node, lasting.verdict, self.settings, self.clock,
@@ -148,6 +156,7 @@ class Sweep:
         if accuser and drained in (Drained.DRAINED, Drained.CAPPED):
             enter_once(self.place, self._entry(LedgerKind.PROOF, worst, reading, accuser))
         page_drain(self.settings.page, drained, self.node, lasting.why, place=self.place)
+        return drained
 
     def _lift(self, verdict: NodeVerdict, reading: HealthReading) -> None:
         check = lift_own_drain(
@@ -205,6 +214,11 @@ def _name_gpus(reading: HealthReading, memory: dict[str, Any]) -> HealthReading:
     memory["serials"] = told
     gpus = (replace(gpu, serial=serial or gpu.serial) for gpu, serial in zip(reading.gpus, told, strict=True))
     return replace(reading, gpus=tuple(gpus))
+
+
+def _draw() -> float:
+    """A number from 0 to 1, another one on each node."""
+    return os.urandom(1)[0] / 255
 
 
 @contextmanager

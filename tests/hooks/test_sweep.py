@@ -263,13 +263,29 @@ def test_a_drain_that_was_never_counted_is_counted_by_the_next_sweep(node: Node)
 
 
 def test_a_node_over_the_cap_stays_in_service_with_one_entry_in_six_hours(node: Node) -> None:
-    """And a page for a person."""
+    """However often it is found."""
     node.settings = SiteSettings(drain_limit=1)
-    node.cluster.drain_node("n2", "slurm-guard: ecc_dram class=reset id=00000000")
     for _ in range(3):
+        node.cluster.undrain_node("n2")
+        node.cluster.drain_node("n2", "slurm-guard: ecc_dram class=reset id=00000000")
         node.sweep(unfit(ECC), unfit(ECC))
+        node.clock.advance(3600)
     assert node.cluster.read_node("n1").states == {"IDLE"}
     assert node.kinds() == ["capped"]
+
+
+def test_a_node_over_the_cap_asks_nothing_for_ten_minutes_and_more(node: Node) -> None:
+    """A whole cluster may be over it. When there is room again it is drained."""
+    node.settings = SiteSettings(drain_limit=1)
+    node.cluster.drain_node("n2", "slurm-guard: ecc_dram class=reset id=00000000")
+    node.sweep(unfit(ECC), unfit(ECC))
+    node.asked.clear()
+    node.clock.advance(599)
+    node.sweep(unfit(ECC))
+    assert node.asked == []
+    node.clock.advance(3600)
+    node.sweep(unfit(ECC), unfit(ECC))
+    assert "DRAIN" in node.cluster.read_node("n1").states
 
 
 def test_a_warning_is_entered_when_it_begins_and_not_at_each_sweep(node: Node) -> None:
