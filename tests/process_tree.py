@@ -126,9 +126,14 @@ class Dog:
                     return report
         raise AssertionError(f"no {kind.__name__} {values} in {timeout_s} s, only {self.reports[-5:]}")
 
-    def hear(self, kind: Any) -> Any:
-        """The first report of this kind, whether it came already or not."""
-        return next((r for r in self.reports if isinstance(r, kind)), None) or self.wait_for(kind)
+    def hear(self, kind: Any, timeout_s: float = 10.0, **values: Any) -> Any:
+        """The first report of this kind with these values, whether it came already or not."""
+        fits = (
+            r
+            for r in self.reports
+            if isinstance(r, kind) and all(getattr(r, k) == v for k, v in values.items())
+        )
+        return next(fits, None) or self.wait_for(kind, timeout_s, **values)
 
     def _read(self, timeout_s: float) -> Iterator[Report]:
         assert self.process.stdout is not None

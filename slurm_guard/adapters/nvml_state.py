@@ -24,10 +24,11 @@ _SICK = (
 
 
 class GpuReader:
-    """One GPU of the job. `read` may hang; the driver is asked no more for what it does not support.
+    """One GPU of the job. `gpu` is its handle, None where it has none yet.
 
-    While this process holds the GPU open, its volatile counters count on, with persistence mode or without:
-    0 is a value here, unlike in a check of an idle node.
+    `read` may hang; the driver is asked no more for what it does not support. While this process holds the
+    GPU open, its volatile counters count on, with persistence mode or without: 0 is a value here, unlike in
+    a check of an idle node.
     """
 
     def __init__(self, nvml: Any, node: str, index: int, gpu: Any, uuid: str) -> None:
@@ -50,7 +51,10 @@ class GpuReader:
     def read(self) -> tuple[GpuState, LoadReading]:
         """Its state, and how busy it is."""
         if self._gpu is None:
-            return self.fail(Trouble.LOST.value)
+            known = ask(self._nvml, self._nvml.nvmlDeviceGetHandleByIndex, self.index)
+            if isinstance(known, Unreadable):
+                return self.fail(known.trouble.value)
+            self._gpu = known
         self._unknown, self._trouble = 0, ""
         values = self._read_state()
         utilisation = self._ask("utilisation", lambda n, g: n.nvmlDeviceGetUtilizationRates(g).gpu)

@@ -23,6 +23,7 @@ from slurm_guard.policy.hardware.rule import (
 )
 
 REPLAY_MINUTE_S = 60.0
+_NAMES = tuple(one.name for one in fields(GpuState))
 _COUNTERS = ("ecc_uncorrected", "ecc_dram", "ecc_sram", "replays")
 _KINDS = {
     "gpu_lost": BreachKind.GPU_LOST,
@@ -69,8 +70,8 @@ class HardwareWatch:
             gpu = self.gpus[key] = GpuRecord(state, state, now_s)
             gpu.since_s = dict.fromkeys(what for what, is_so in _lasting(state) if is_so)
             self._note_first(state)
-        uuid = state.uuid or gpu.now.uuid
-        gpu.now, gpu.seen_s = replace(state, uuid=uuid), now_s
+        gpu.now = state if state.uuid else replace(state, uuid=gpu.now.uuid)
+        gpu.seen_s = now_s
         gpu.first = _rebase(gpu.first, gpu.now)
         for what, is_so in _lasting(state):
             if is_so:
@@ -145,7 +146,7 @@ def _lasting(state: GpuState) -> tuple[tuple[str, bool], ...]:
 
 def _rebase(first: GpuState, now: GpuState) -> GpuState:
     """What was known first of each value. A count that fell began anew; a trouble that passed is past."""
-    known = {one.name: getattr(now, one.name) for one in fields(GpuState) if getattr(first, one.name) is None}
+    known = {name: getattr(now, name) for name in _NAMES if getattr(first, name) is None}
     for name in _COUNTERS:
         before, after = getattr(first, name), getattr(now, name)
         if before is not None and after is not None and after < before:

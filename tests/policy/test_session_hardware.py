@@ -1,0 +1,124 @@
+"""A GPU breaks in the middle of a job: stop, suspects and the word for root, in the session's order."""
+
+from __future__ import annotations
+
+from policy.test_session import RESTART, Story, find, job, orders
+
+from slurm_guard.model.breach import BreachKind, RedLine
+from slurm_guard.model.order import Accuse, Dumped, GpuFailed, GpuSeen, RankGone, Stop
+from slurm_guard.model.reading import TaskExit
+from slurm_guard.policy import act
+from slurm_guard.policy.session import Standing
+from slurm_guard.policy.silence.rank import DEAD_SETTLE_S
+from slurm_guard.policy.verdict import VerdictKind
+
+WELL = GpuSeen("n2", 3, "GPU-3", action=0, ecc_sram=0)
+LOST = GpuSeen("n2", 3, "GPU-3", "lost")
+
+
+def _watched(**settings: object) -> Story:
+    story = Story(**settings)  # type: ignore[arg-type]
+    story.report(WELL)
+    return story
+
+
+def test_a_lost_gpu_stops_the_job_and_accuses_its_node() -> None:
+    """Once the controller has said that the job runs; the stop stands before the word for root."""
+    story = _watched()
+    story.report(LOST)
+    story.wait(0.5)
+    assert story.standing is Standing.CONFIRMING
+    story.answer(job())
+    stop, accuse = orders(story.acts)
+    assert isinstance(stop, Stop)
+    assert accuse == Accuse("n2", stop.incident, "GPU-3", "gpu_lost")
+    (opened,) = find(story.acts, act.OpenIncident)
+    breach = opened.breach
+    assert (breach.red_line, breach.kind, breach.suspects) == (RedLine.HARDWARE, BreachKind.GPU_LOST, ("n2",))
+    assert breach.gpu is not None
+    assert (breach.gpu.check, breach.gpu.gpu, breach.gpu.uuid) == ("gpu_lost", 3, "GPU-3")
+
+
+def test_a_fault_that_the_driver_told_of_stops_the_job() -> None:
+    """The same way."""
+    story = _watched()
+    story.report(GpuFailed("n2", 3, "GPU-3", "fail", "reboot", "Xid 79", "Xid 79: the GPU fell off the bus"))
+    story.wait(0.5)
+    story.answer(job())
+    assert orders(story.acts)[1] == Accuse("n2", story.incident, "GPU-3", "xid")
+
+
+def test_observed_it_accuses_nobody() -> None:
+    """Only the scene is captured, and while it lasts it is told once."""
+    story = _watched(observe=True)
+    story.report(LOST)
+    story.wait(0.5)
+    story.answer(job())
+    (order,) = orders(story.acts)
+    assert isinstance(order, Stop)
+    assert not order.kill
+    for node in ("n1", "n2"):
+        story.report(Dumped(order.incident, node, "/state"))
+    for _ in range(10):
+        story.report(LOST)
+        story.wait(5.0)
+        assert story.standing is Standing.TRAINING
+        assert not find(story.acts, act.ReadJob)
+
+
+def test_a_job_that_is_ending_is_left_alone() -> None:
+    """Its GPUs may say what they like."""
+    story = _watched()
+    story.report(LOST)
+    story.wait(0.5)
+    story.answer(job("COMPLETING"))
+    assert story.standing is Standing.TRAINING
+    assert orders(story.acts) == []
+
+
+def test_a_warning_is_told_and_noted_once() -> None:
+    """The user reads it, and the journal keeps it."""
+    story = _watched()
+    story.report(GpuSeen("n2", 3, "GPU-3", action=4, ecc_sram=0))
+    said: list[act.Act] = []
+    for _ in range(5):
+        story.wait(0.5)
+        said += story.acts
+    (note,) = find(said, act.Note)
+    assert note.verdict.kind is VerdictKind.GPU
+    text = "GPU 3 (GPU-3) of n2: the driver asks to drain the node and reset the GPU"
+    assert [one.text for one in find(said, act.Say)] == [text]
+    assert story.standing is Standing.TRAINING
+
+
+def test_a_gpu_that_broke_explains_a_dead_rank() -> None:
+    """Its rank is dead before the GPU is read: its node is a suspect all the same."""
+    story = _watched()
+    story.session.srun_said(TaskExit("n2", (1,), code=1), story.now_s)
+    story.report(RankGone("n2", 1, 51))
+    story.wait(DEAD_SETTLE_S - 1)
+    story.wait(1.5)
+    assert story.standing is Standing.CONFIRMING
+    story.report(LOST)
+    story.answer(job())
+    (opened,) = find(story.acts, act.OpenIncident)
+    assert (opened.breach.kind, opened.breach.suspects) == (BreachKind.DEAD_RANK, ("n2",))
+    assert opened.breach.evidence.endswith("; GPU 3 (GPU-3) of n2: it is lost")
+
+
+def test_a_restarted_training_is_not_stopped_for_the_same_gpu() -> None:
+    """Not even where its ranks run there again: what was so before is no news."""
+    story = _watched()
+    story.report(LOST)
+    story.wait(0.5)
+    story.answer(job())
+    story.kill_everybody()
+    story.session.recovered(RESTART, ("n2",))
+    story.session.spawned(4712, story.now_s)
+    story.report(story.rank(0, "n1", pid=60))
+    story.report(story.rank(1, "n2", pid=61))
+    for _ in range(20):
+        story.report(LOST)
+        story.wait(1.0)
+        assert story.standing is Standing.TRAINING
+    assert story.session.attempt.hardware.gpus["n2", 3].first == LOST
