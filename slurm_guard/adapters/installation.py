@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import importlib.util
 import os
 import stat
 import sys
@@ -40,7 +39,7 @@ def read_site(path: Path = SITE_FILE) -> tuple[Settings, str]:
 
 
 def read_installation(environ: Mapping[str, str], site: Path = SITE_FILE) -> Installation:
-    """Everything that `Installation` names. pyslurm is only looked for: importing it can end a process."""
+    """Everything that `Installation` names."""
     package = Path(__file__).parents[1]
     return Installation(
         paths=tuple(
@@ -55,7 +54,6 @@ def read_installation(environ: Mapping[str, str], site: Path = SITE_FILE) -> Ins
         environment_faults=tuple(_read_environment(environ)),
         sudo_scontrol=_find_in((ETC / "sudoers", *_list(ETC / "sudoers.d")), r"\bscontrol\b"),
         pam_adopt=_find_in(_list(ETC / "pam.d"), r"\bpam_slurm_adopt\.so\b"),
-        pyslurm=importlib.util.find_spec("pyslurm") is not None,
         as_root=os.geteuid() == 0,
     )
 

@@ -15,6 +15,7 @@ import typer
 
 from slurm_guard.adapters.installation import read_conf, read_hooks, read_installation, read_site
 from slurm_guard.adapters.installed_kit import find_linked, read_kit, rehearse
+from slurm_guard.adapters.slurm_choice import SlurmChoice, choose_slurm, find_pyslurm
 from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.job.writer import plain
@@ -75,10 +76,14 @@ def doctor(
     installation = read_installation(os.environ)
     looked = _read_file(conf, installation) if conf else _ask(installation)
     advice = _judge(looked, installation)
+    choice = choose_slurm() if conf is None else None
     if as_json:
-        print(json.dumps(_as_json(looked, installation, advice), indent=1))
+        print(json.dumps(_as_json(looked, installation, choice, advice), indent=1))
     else:
         print("\n".join(_page(looked, advice)))
+        if choice and choice.pyslurm:
+            way = "pyslurm" if choice.by == "pyslurm" else "its own commands"
+            print(plain(f"slurm-guard node drained asks Slurm through {way}: {choice.why}."))
         if looked.blind:
             print(f"slurm-guard: {plain(looked.blind)}", file=sys.stderr)
     errors = any(one.level is Level.ERROR for one in advice)
@@ -175,7 +180,9 @@ def _locate(one: Advice, conf: Path) -> str:
     return f"{file}:{numbers[-1]}" if numbers else str(file)
 
 
-def _as_json(looked: Looked, installation: Installation, advice: Sequence[Advice]) -> dict[str, Any]:
+def _as_json(
+    looked: Looked, installation: Installation, choice: SlurmChoice | None, advice: Sequence[Advice]
+) -> dict[str, Any]:
     version = looked.config.version if looked.config else None
     return {
         "source": looked.source,
@@ -183,8 +190,9 @@ def _as_json(looked: Looked, installation: Installation, advice: Sequence[Advice
         "blind": looked.blind,
         "version": list(version) if version else None,
         "programs": dict(installation.versions),
-        "slurm_by": "commands",
-        "pyslurm": installation.pyslurm,
+        "slurm_by": choice.by if choice else "",
+        "slurm_why": choice.why if choice else "with --conf Slurm is not asked",
+        "pyslurm": find_pyslurm(),
         "findings": [
             {**asdict(one), "level": one.level.value, "where": _locate(one, looked.conf)} for one in advice
         ],

@@ -13,6 +13,7 @@ import typer
 
 from slurm_guard.adapters.gpu_health import NvmlHealth
 from slurm_guard.adapters.host_health import read_host
+from slurm_guard.cli.drained import drained
 from slurm_guard.cli.history import history
 from slurm_guard.cli.table import compose_table
 from slurm_guard.cli.xid import read_own, xid
@@ -34,6 +35,7 @@ from slurm_guard.policy.health.node import judge_node
 app = typer.Typer(no_args_is_help=True, help="The health of this node.")
 app.command()(xid)
 app.command()(history)
+app.command()(drained)
 
 _CODES = {Fitness.HEALTHY: 0, Fitness.WARN: 0, Fitness.UNFIT: 1, Fitness.UNKNOWN: 2}
 _ORDER = (Level.FAIL, Level.WARN, Level.SKIPPED)

@@ -77,6 +77,7 @@ def test_an_error_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("file-append", "note"),
     ]
     assert (said["source"], said["blind"], said["slurm_by"]) == ("the controller", "", "commands")
+    assert (said["slurm_why"], said["pyslurm"]) == ("pyslurm is not installed", "")
     assert (said["version"], said["programs"]["srun"]) == ([22, 5, 8], "slurm 22.05.8")
 
 
@@ -161,12 +162,19 @@ def test_a_terminal_is_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_pyslurm_is_looked_for_and_never_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Importing it without a slurm.conf ends the process."""
+    """Importing it can end the process. One of another release is named, and not used."""
     (tmp_path / "pyslurm.py").write_text("raise SystemExit(9)\n")
+    (tmp_path / "pyslurm-25.11.2.dist-info").mkdir()
+    (tmp_path / "pyslurm-25.11.2.dist-info" / "METADATA").write_text("Name: pyslurm\nVersion: 25.11.2\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     answer(tmp_path, shown())
+    why = "pyslurm 25.11.2 does not match this Slurm, which is 22.05"
     assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["pyslurm"] is True
+    said = json.loads(capsys.readouterr().out)
+    assert (said["slurm_by"], said["slurm_why"], said["pyslurm"]) == ("commands", why, "25.11.2")
+    assert main(["doctor"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f"slurm-guard node drained asks Slurm through its own commands: {why}."
     assert "pyslurm" not in sys.modules
 
 

@@ -29,8 +29,8 @@ class Installation:
     Texts are empty for what is not there or may not be read. `versions` holds what each program of Slurm
     says of itself, `py_spy` what py-spy does. `ptrace_scope` is None where the kernel has no such limit.
     `site_error` and `environment_faults` are sentences; `sudo_scontrol` is the file:line that lets people run
-    scontrol as root, `pam_adopt` that which calls pam_slurm_adopt. `pyslurm`: it could be imported (nobody
-    tried). `as_root`: what root finds is what all users will work with.
+    scontrol as root, `pam_adopt` that which calls pam_slurm_adopt. `as_root`: what root finds is what all
+    users will work with.
     """
 
     paths: tuple[PathReading, ...] = ()
@@ -43,7 +43,6 @@ class Installation:
     environment_faults: tuple[str, ...] = ()
     sudo_scontrol: str = ""
     pam_adopt: str = ""
-    pyslurm: bool = False
     as_root: bool = False
 
 
