@@ -39,10 +39,12 @@ def _list_code() -> list[tuple[str, Path]]:
         check=False,
     )
     folders = [Path(line) for line in asked.stdout.splitlines() if os.path.exists(line)]
+    libraries = [entry for folder in folders if folder.is_dir() for entry in folder.iterdir()]
     return [
         ("the interpreter", Path(sys.executable)),
         ("the package", _PACKAGE),
         *(("what Python imports from", folder) for folder in folders),
+        *(("what Python imports", entry) for entry in libraries),
         *(("the package", path) for path in package if path.suffix != ".pyc"),
     ]
 

@@ -17,6 +17,7 @@ from slurm_guard.adapters.interpreter import compile_package, find_foreign_code,
 from slurm_guard.adapters.site_kit import Done, SiteKit
 from slurm_guard.cli.site_content import (
     adopt_site,
+    compile_alone,
     find_expected,
     find_scontrol,
     plan_content,
@@ -66,14 +67,12 @@ def render(
     slurm_conf: SlurmConf = "",
 ) -> None:
     """Show every file that `install` would write, or write them into a directory to look at."""
+    there = Path("/") / SITE
+    if site is None and there.exists():
+        site = there
     settings = read_settings(site)
-    folder = site.parent if site and site.name == "site.toml" else Path("/nowhere")
-    files = [
-        read_site_file(site),
-        KitFile(COMPILED, compile_site(folder, find_scontrol())),
-        *plan_expected(gpus),
-    ]
-    files += plan_content(settings, slurm_conf)
+    compiled = KitFile(COMPILED, compile_alone(read_site_file(site).text, find_scontrol()))
+    files = [read_site_file(site), compiled, *plan_expected(gpus), *plan_content(settings, slurm_conf)]
     for file in files:
         if output is None:
             print(f"# --- /{file.path} {file.mode:04o}\n{file.text}")
@@ -101,6 +100,7 @@ def install(
     Files that a person changed are kept, and site.toml is never written over.
     """
     root = _check_root(root, "install")
+    os.umask(0o022)  # users read the settings as well
     notes = _check_code()
     kit = SiteKit(root)
     settings = adopt_site(root, site)
@@ -195,8 +195,8 @@ def _check_unused() -> None:
     if used:
         keys = ", ".join(key for key in HOOK_KEYS if key in used)
         raise SlurmGuardError(
-            f"slurm.conf still names the hooks in {keys}: take that out and run scontrol reconfigure first, else "
-            "every node that should run them is drained"
+            f"slurm.conf still names the hooks in {keys}: take that out and run scontrol reconfigure first, "
+            "else every node that should run them is drained"
         )
 
 

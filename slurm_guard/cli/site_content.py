@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from slurm_guard.adapters.interpreter import find_program
 from slurm_guard.adapters.site_kit import read_snippets, render_hook
+from slurm_guard.config.compiled import compile_site
 from slurm_guard.config.load import load_settings
 from slurm_guard.config.shipped import find_shipped
 from slurm_guard.config.site import load_site
@@ -56,6 +58,13 @@ def adopt_site(root: Path, site: Path | None) -> SiteSettings:
     if site and there.exists() and read_site_file(site) != read_site_file(there):
         raise UsageError(f"{there} is there and differs from {site}: change it there, or move it away")
     return read_settings(there if there.exists() else site)
+
+
+def compile_alone(text: str, scontrol: str) -> str:
+    """The site.json of a site.toml that lies nowhere yet, without tables of the site's own."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "site.toml").write_text(text)
+        return compile_site(Path(folder), scontrol)
 
 
 def find_scontrol() -> str:

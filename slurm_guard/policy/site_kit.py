@@ -84,7 +84,7 @@ def plan_texts(settings: SiteSettings) -> tuple[KitFile, ...]:
     rotate = "    weekly\n    rotate 8\n    compress\n    delaycompress\n    missingok\n    notifempty\n"
     return (
         KitFile("etc/tmpfiles.d/slurm-guard.conf", run),
-        KitFile("etc/logrotate.d/slurm-guard", f"{settings.log} {{\n{rotate}}}\n"),
+        KitFile("etc/logrotate.d/slurm-guard", f'"{settings.log}" {{\n{rotate}}}\n'),
     )
 
 

@@ -212,6 +212,10 @@ def test_render_shows_what_install_writes(tmp_path: Path, capsys: Say) -> None:
     assert {name: (shown / name).read_bytes() for name in files} == {
         name: (root / name).read_bytes() for name in files
     }
+    own = tmp_path / "mine.toml"
+    own.write_text("[prolog]\nprobe_s = 1.5\n")
+    main(["site", "render", "--output", str(shown), "--site", str(own)])
+    assert load_compiled(shown / SETTINGS / "site.json").settings.probe_s == 1.5
     capsys.readouterr()
     main(["site", "render"])
     assert "# --- /etc/slurm-guard/prolog.d/50-slurm-guard 0755\n#!/bin/sh\n" in capsys.readouterr().out
