@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, and gives dir
 def place(tmp_path: Path) -> Iterator[Place]:
     """A node without a spool so far; a user may walk to it."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+        folder.chmod(folder.stat().st_mode | 0o755)
     place = Place(tmp_path)
     yield place
     if os.path.ismount(place.jobs):

@@ -179,6 +179,6 @@ def test_a_rehearsal_tells_and_logs_nothing(wrapper: Wrapper) -> None:
 def test_a_node_without_a_free_pid(wrapper: Wrapper, tmp_path: Path) -> None:
     """The shell itself gives up where it cannot fork; that refuses nothing either."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+        folder.chmod(folder.stat().st_mode | 0o755)
     ran = wrapper("exit 77", user=65533, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)))
     assert ran.code == 0
