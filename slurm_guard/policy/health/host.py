@@ -41,8 +41,10 @@ def _judge_answer(check: str, place: PlaceReading) -> Iterator[Finding]:
     if asked.trouble in (Trouble.DENIED, Trouble.UNSUPPORTED):
         yield skip(check, None, f"{place.path}: {asked.reason}")
         return
-    evidence = f"{place.path}: {asked.reason}"
-    yield Finding(check, None, Level.FAIL, HealthClass.REBOOT, "no answer", "", evidence)
+    evidence, said, cls = f"{place.path}: {asked.reason}", "no answer", HealthClass.REBOOT
+    if check == "host_scratch" and asked.trouble is not Trouble.HUNG:
+        said, cls = "not there", HealthClass.APPLICATION  # nobody made it
+    yield Finding(check, None, Level.FAIL, cls, said, "", evidence)
 
 
 def _judge_scratch(place: PlaceReading, profile: Profile) -> Iterator[Finding]:

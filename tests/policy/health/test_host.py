@@ -7,6 +7,7 @@ import pytest
 from slurm_guard.config.profile import load_profiles
 from slurm_guard.model.health import (
     Finding,
+    HealthClass,
     HealthReading,
     HostReading,
     Level,
@@ -106,6 +107,15 @@ def test_one_fault(host: HostReading, check: str, level: Level, evidence: str) -
     """It is the first finding, of its check and with its evidence; the clock is unknown besides."""
     found = find(host)[0]
     assert (found.check, found.gpu, found.level, found.evidence) == (check, None, level, evidence)
+
+
+def test_what_hangs_wants_a_reboot_and_what_is_not_there_does_not() -> None:
+    """A directory that nobody made is no fault of the node's file systems; a dead mount is."""
+    gone, hung = Unreadable("No such file or directory", Trouble.FAILED), Unreadable("", Trouble.HUNG)
+    places = [PlaceReading("/local", gone), PlaceReading("/local", hung)]
+    mount = PlaceReading("/home", Unreadable("Stale file handle", Trouble.FAILED))
+    found = find(HostReading((mount,), tuple(places), clock_error_s=KEPT))
+    assert [one.cls for one in found] == [HealthClass.REBOOT, HealthClass.APPLICATION, HealthClass.REBOOT]
 
 
 def test_a_full_disk_only_warns_until_the_site_says_more() -> None:
