@@ -30,6 +30,7 @@ from slurm_guard.policy.site_kit import (
 _SCRIPTS = (PROLOG, EPILOG, HEALTH_CHECK)
 _SOURCES = (SITE, f"{SETTINGS}/gpu-profiles.toml", f"{SETTINGS}/xid.toml")
 _CALL = re.compile(r"^\(exec (.*?) -I -m slurm_guard\.hooks ", re.MULTILINE)
+_CONF = re.compile(r"^SLURM_CONF=\$\{SLURM_CONF:-(.*)\}$", re.MULTILINE)
 _DEADLINE_S = 90.0
 
 
@@ -63,6 +64,7 @@ def read_kit(root: Path = Path("/")) -> InstalledKit | None:
         unread=_read_fault(root / COMPILED),
         off=os.path.lexists(root / OFF),
         deadlines_s=_read_deadlines(root / COMPILED),
+        slurm_conf=_find_conf(root / HEALTH_CHECK),
     )
 
 
@@ -78,12 +80,21 @@ def find_linked(patterns: Iterable[HookPattern], root: Path = Path("/")) -> froz
 
 def _find_dead(script: Path) -> str:
     """The interpreter that the script calls, where it cannot be run."""
+    words = shlex.split(_search(_CALL, script))
+    return "" if not words or os.access(words[-1], os.X_OK) else words[-1]
+
+
+def _find_conf(script: Path) -> str:
+    return "".join(shlex.split(_search(_CONF, script)))
+
+
+def _search(pattern: re.Pattern[str], script: Path) -> str:
+    """What the group of the pattern holds; empty where it is not there, or the script is not."""
     try:
-        call = _CALL.search(script.read_text(errors="replace"))
+        found = pattern.search(script.read_text(errors="replace"))
     except OSError:
         return ""
-    words = shlex.split(call[1]) if call else []
-    return "" if not words or os.access(words[-1], os.X_OK) else words[-1]
+    return found[1] if found else ""
 
 
 def _read_time(path: Path) -> float:

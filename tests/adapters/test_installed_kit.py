@@ -29,14 +29,16 @@ def root(tmp_path: Path) -> Path:
     for hook in plan_hooks(SiteSettings()):
         log = f"{tmp_path}/log"
         kit.write(
-            render_hook(hook, interpreter=str(python), timeout="/usr/bin/timeout", log=log, slurm_conf="")
+            render_hook(
+                hook, interpreter=str(python), timeout="/usr/bin/timeout", log=log, slurm_conf="/opt/a conf"
+            )
         )
     return tmp_path
 
 
 def test_a_good_one(root: Path, tmp_path: Path) -> None:
     """Nothing is wrong with it; where there is none there is nothing."""
-    assert read_kit(root) == InstalledKit(deadlines_s={"Prolog": 10, "Epilog": 23})
+    assert read_kit(root) == InstalledKit(deadlines_s={"Prolog": 10, "Epilog": 23}, slurm_conf="/opt/a conf")
     assert read_kit(tmp_path / "elsewhere") is None
 
 

@@ -12,6 +12,8 @@ from slurm_guard.policy.doctor.slurm_conf import SlurmConfig
 from slurm_guard.policy.site_kit import EPILOG, HEALTH_CHECK, OFF, PROLOG, SETTINGS
 
 _AGAIN = "slurm-guard site install"
+_FOUND = ("", "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
+"""Where Slurm finds its slurm.conf by itself; the last one is that of a configless node."""
 _PATTERNS = {
     "Prolog": f"/{PROLOG.rpartition('/')[0]}/*",
     "Epilog": f"/{EPILOG.rpartition('/')[0]}/*",
@@ -25,7 +27,8 @@ class InstalledKit:
 
     `gone` and `changed` are scripts that install wrote, `interpreters` those that they call and cannot,
     `newer` the sources that site.json does not know yet; `unread` says why site.json cannot be read.
-    `deadlines_s` holds by when each hook has ended, by the setting that names it.
+    `deadlines_s` holds by when each hook has ended, by the setting that names it; `slurm_conf` is what the
+    sweep is told, empty where Slurm finds it by itself.
     """
 
     gone: tuple[str, ...] = ()
@@ -35,6 +38,7 @@ class InstalledKit:
     unread: str = ""
     off: bool = False
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
+    slurm_conf: str = ""
 
 
 def judge_kit(
@@ -51,7 +55,7 @@ def judge_kit(
         return [Advice("kit-missing", Level.NOTE, what, why, f"/{SETTINGS}", _AGAIN)] if called else []
     said = [*_judge_scripts(kit), *_judge_settings(kit)]
     if config:
-        said += [*_judge_calls(called), *_judge_deadlines(kit, config, called)]
+        said += [*_judge_calls(called), *_judge_deadlines(kit, config, called), *_judge_conf(kit, config)]
     return said
 
 
@@ -104,3 +108,11 @@ def _judge_deadlines(kit: InstalledKit, config: SlurmConfig, called: list[str]) 
         yield Advice(
             "kit-timeout", Level.ERROR, what, "Slurm drains the node of one that it cuts off", CONF, line
         )
+
+
+def _judge_conf(kit: InstalledKit, config: SlurmConfig) -> Iterator[Advice]:
+    conf = config.text("SLURM_CONF")
+    if conf not in (*_FOUND, kit.slurm_conf):
+        what = f"the sweep is not told that slurm.conf is {conf}"
+        why = "slurmd does not tell a health check, so it cannot drain this node"
+        yield Advice("kit-conf", Level.WARN, what, why, f"/{HEALTH_CHECK}", f"{_AGAIN} --slurm-conf {conf}")

@@ -66,3 +66,19 @@ def test_slurm_must_not_cut_a_hook_off(settings: dict[str, str], checks: list[st
     kit = InstalledKit(deadlines_s={"Prolog": 10, "Epilog": 23})
     config = SlurmConfig({**CALLED.values, **settings})
     assert [one.check for one in judge_kit(kit, config)] == checks
+
+
+@pytest.mark.parametrize(
+    ("conf", "told", "checks"),
+    [
+        ("/etc/slurm/slurm.conf", "", []),
+        ("/run/slurm/conf/slurm.conf", "", []),
+        ("/opt/slurm.conf", "/opt/slurm.conf", []),
+        ("/opt/slurm.conf", "", ["kit-conf"]),
+        ("/opt/slurm.conf", "/opt/old/slurm.conf", ["kit-conf"]),
+    ],
+)
+def test_a_sweep_has_to_know_slurm_conf(conf: str, told: str, checks: list[str]) -> None:
+    """slurmd tells a health check nothing but the node's name."""
+    config = SlurmConfig({**CALLED.values, "slurm_conf": conf})
+    assert [one.check for one in judge_kit(InstalledKit(slurm_conf=told), config)] == checks
