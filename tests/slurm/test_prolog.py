@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 LOST = "1.ret 15"
 NOBODY = 65534
+LONGER = "sleep 5; echo on $SLURMD_NODENAME"
+"""slurmd may start a script before it tells of its prolog's failure: one of milliseconds gets through."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def test_job_starts_elsewhere_when_its_node_has_lost_a_gpu(real: RealCluster) ->
     """The node is drained with our own reason, by root; the healthy ones admit and stay in service."""
     sick = real.nodes[0]
     set_gpus(real, sick, LOST)
-    job_id = real.sbatch("echo on $SLURMD_NODENAME", "-N1")
+    job_id = real.sbatch(LONGER, "-N1")
     real.wait_state(job_id, ENDED)
     assert real.job(job_id)["JobState"] == "COMPLETED"
     well = real.output(job_id).split()[-1]
@@ -90,7 +92,7 @@ def test_job_of_several_nodes_starts_without_the_sick_one(real: RealCluster) -> 
     """Only the sick one is drained, though the prologs of all have run."""
     sick = real.nodes[1]
     set_gpus(real, sick, "0.recovery_action 2")
-    job_id = real.sbatch("srun hostname -s; true", "-N2")
+    job_id = real.sbatch(LONGER, "-N2")
     real.wait_state(job_id, ENDED)
     assert real.job(job_id)["JobState"] == "COMPLETED"
     assert read_drained(real).keys() <= {sick}
