@@ -104,7 +104,8 @@ def install(
     notes = _check_code()
     kit = SiteKit(root)
     settings = adopt_site(root, site)
-    # Everything is judged before the first write.
+    # Everything is judged before the first write, the site's own tables too.
+    compile_site(root / SETTINGS, find_scontrol())
     new = [] if (root / SITE).exists() else [read_site_file(site)]
     files = plan_content(settings, slurm_conf)
     known, said = find_expected(root, gpus)

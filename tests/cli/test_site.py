@@ -121,6 +121,15 @@ def test_a_wrong_site_file_is_one_line_and_no_write(
     assert (tmp_path / SETTINGS / "site.json").read_bytes() == before
 
 
+def test_a_wrong_table_of_the_sites_own_is_no_write_either(tmp_path: Path, capsys: Say) -> None:
+    """Nothing is half installed."""
+    (tmp_path / SETTINGS).mkdir(parents=True)
+    (tmp_path / SETTINGS / "gpu-profiles.toml").write_text("[h100]\nwarm = 3\n")
+    assert install(tmp_path) == 2
+    assert "gpu-profiles.toml: h100.warm = 3 is not known" in capsys.readouterr().err
+    assert list_files(tmp_path) == {"etc", SETTINGS, f"{SETTINGS}/gpu-profiles.toml"}
+
+
 def test_a_site_file_of_ones_own_is_for_a_node_without(tmp_path: Path, capsys: Say) -> None:
     """It never replaces one that is there."""
     own = tmp_path / "mine.toml"

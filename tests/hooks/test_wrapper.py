@@ -15,7 +15,8 @@ import pytest
 from slurm_guard.adapters.site_kit import render_hook
 from slurm_guard.policy.site_kit import OFF, Hook
 
-DASH = shutil.which("dash") or "/bin/sh"
+SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
+"""What /bin/sh is: on Debian the one, on RHEL the other."""
 Wrapper = Callable[..., "Ran"]
 
 
@@ -28,9 +29,11 @@ class Ran:
         self.log = log.read_text().splitlines() if log.is_file() else []
 
 
-@pytest.fixture
-def wrapper(tmp_path: Path) -> Wrapper:
+@pytest.fixture(params=SHELLS)
+def wrapper(tmp_path: Path, request: pytest.FixtureRequest) -> Wrapper:
     """Write a program in the interpreter's place, and run the prolog's wrapper as slurmd does."""
+    shell = tmp_path / "sh"  # bash keeps to POSIX by this name
+    shell.symlink_to(str(shutil.which(request.param)))
     log = tmp_path / "log dir/hooks.log"
     log.parent.mkdir()
     program = tmp_path / "the interpreter"
@@ -50,7 +53,7 @@ def wrapper(tmp_path: Path) -> Wrapper:
         script.write_text(file.text.replace(f"/{OFF}", str(tmp_path / "off")))
         script.chmod(file.mode)
         done = subprocess.run(
-            [DASH, str(script), *arguments],
+            [str(shell), str(script), *arguments],
             env={"SLURM_JOB_ID": "7"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -176,6 +179,7 @@ def test_a_rehearsal_tells_and_logs_nothing(wrapper: Wrapper) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the wrapper runs as another user")
+@pytest.mark.parametrize("wrapper", SHELLS[:1], indirect=True)
 def test_a_node_without_a_free_pid(wrapper: Wrapper, tmp_path: Path) -> None:
     """The shell itself gives up where it cannot fork; that refuses nothing either."""
     for folder in (tmp_path, *tmp_path.parents[:2]):

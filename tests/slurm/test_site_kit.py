@@ -175,6 +175,11 @@ def exhaust(copy: Copy) -> None:
     append(copy.package / "hooks/spool.py", limit)
 
 
+def remove_libraries(copy: Copy) -> None:
+    """All that is not the package itself: the GPUs cannot be asked."""
+    copy.paths.write_text(f"{copy.folder}/code\n")
+
+
 def append(path: Path, text: str) -> None:
     """Change a module, and leave no byte code that could stand in for it."""
     with path.open("a") as file:
@@ -190,6 +195,7 @@ DAMAGES = (
     hang,
     crash,
     exhaust,
+    remove_libraries,
 )
 
 
@@ -198,7 +204,7 @@ def test_broken_code_lets_every_job_in(
     real: RealCluster, copied: Copy, damage: Callable[[Copy], None]
 ) -> None:
     """The job starts and ends well, no node is drained, and one line of the log says what is wrong."""
-    code = copied.folder / "code"
+    code, paths = copied.folder / "code", copied.paths.read_text()
     kept = copied.folder / "kept"
     shutil.copytree(code, kept)
     before = {node: len(read_log(real, node)) for node in real.nodes}
@@ -213,6 +219,7 @@ def test_broken_code_lets_every_job_in(
     finally:
         shutil.rmtree(code)
         kept.rename(code)
+        copied.paths.write_text(paths)
         if not copied.python.exists():
             copied.python.with_name("gone").rename(copied.python)
 
