@@ -51,6 +51,9 @@ def judge_here(
     if _is_hung(reading) and _is_busy():
         why = "the node is too busy to tell whether its driver hangs"
         reading = replace(reading, gpus=(), failure=Unreadable(why, Trouble.FAILED))
+    if _is_confined():
+        # Only this job's GPUs are to be seen: how many there are, and whether all are, only a sweep knows.
+        reading = replace(reading, expected=None, on_bus=None)
     host = read_host(
         min(host_s, max(until_s - time.monotonic(), host_s / 2)),
         scratch=list_scratch(compiled.settings, compiled.ring_dir),
@@ -76,6 +79,15 @@ def _is_busy() -> bool:
 
 def _load_library() -> None:
     import pynvml  # noqa: F401
+
+
+def _is_confined(path: str = "/proc/self/cgroup") -> bool:
+    """Whether this hook runs inside its job's cgroup, as PrologFlags=RunInJob has it."""
+    try:
+        with open(path, "rb") as file:
+            return b"/step_extern" in file.read()
+    except OSError:
+        return False
 
 
 def list_scratch(settings: SiteSettings, ring_dir: str) -> list[str]:

@@ -109,3 +109,32 @@ def test_a_driver_hangs_only_where_all_else_answers(
     for reading in (HealthReading(failure=hung), HealthReading((GpuReading(1, gone=hung),))):
         monkeypatch.setattr(node, "read", lambda reading=reading: reading)
         assert judge_here(compiled, node.place, 5.0)[0].fitness is fitness
+
+
+def test_gpus_of_other_jobs_are_not_missed_inside_a_jobs_cgroup(
+    node: Node, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With PrologFlags=RunInJob the driver shows this job's GPUs only: no node is drained for that."""
+    reading = HealthReading((GPU,), expected=8, on_bus=8)
+    monkeypatch.setattr(node, "read", lambda: reading)
+    assert judge_here(compiled, node.place, 5.0)[0].fitness is Fitness.UNFIT
+    monkeypatch.setattr(judgement, "_is_confined", lambda: True)
+    assert judge_here(compiled, node.place, 5.0)[0].fitness is Fitness.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "confined"),
+    [
+        ("0::/system.slice/slurmd.service\n", False),
+        ("0::/system.slice/slurmstepd.scope/job_12/step_extern/slurm\n", True),
+        ("4:devices:/slurm/uid_1000/job_12/step_extern/task_special\n1:name=systemd:/\n", True),
+        (None, False),
+    ],
+)
+def test_a_jobs_cgroup_is_known_by_its_extern_step(
+    tmp_path: Path, cgroup: str | None, confined: bool
+) -> None:
+    """That of slurmd itself is none; nor is one that cannot be read."""
+    if cgroup is not None:
+        (tmp_path / "cgroup").write_text(cgroup)
+    assert judgement._is_confined(str(tmp_path / "cgroup")) is confined

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,13 +217,18 @@ def test_enough_drained_nodes_admit_and_call_a_person(node: Node) -> None:
     said = f"Reason=slurm-guard: gpu_lost gpu=1 class=reboot job=3 id=00ab12cd [root@{stamp}]\n"
     (node.bin / "reason-n3").write_text(said)
     program = node.bin / "page"
-    program.write_text(f'#!/bin/sh\necho "$1" >{node.root}/paged\n')
+    program.write_text(f'#!/bin/sh\necho "$1" >{node.root}/paging; mv {node.root}/paging {node.root}/paged\n')
     program.chmod(0o755)
     node.install(f'[hooks]\npage = "{program}"\n')
     node.set_gpus(LOST)
     assert node.start().returncode == 0
     assert node.read_log()[-1] == "prolog: job 12: admitted all the same, enough nodes are drained"
     assert not any(call.startswith("update") for call in node.read_calls())
+    deadline = time.monotonic() + 20
+    while not (node.root / "paged").exists():  # nobody waits for that program
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "GPU 1: gpu_lost (reboot)" in (node.root / "paged").read_text()
 
 
 def test_refusal_ends_the_word_of_the_sweep(node: Node) -> None:
