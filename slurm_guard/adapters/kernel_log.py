@@ -7,12 +7,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from slurm_guard.adapters.boot import read_boot_id
 from slurm_guard.errors import OutsideError
-from slurm_guard.model.process import KernelLine
 from slurm_guard.model.xid import KernelExcerpt, KernelRecord
 from slurm_guard.policy.health.kernel_text import parse_journal, parse_kernel_line
+
+if TYPE_CHECKING:  # hooks, which want no tail, start without
+    from slurm_guard.model.process import KernelLine
 
 KMSG = "/dev/kmsg"
 _RECORD_BYTES = 8192
@@ -180,5 +183,7 @@ def parse_record(record: bytes, now_s: float) -> KernelLine | None:
     field = head.split(b",")
     if len(field) < 3 or not field[2].isdigit():
         return None
+    from slurm_guard.model.process import KernelLine
+
     first = text.split(b"\n", 1)[0].decode(errors="replace")
     return KernelLine(first, now_s - int(field[2]) / 1e6)

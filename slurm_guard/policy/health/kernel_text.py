@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from slurm_guard.model.xid import KernelRecord
-from slurm_guard.policy.log.stamp import parse_time
 
 _LINE_LENGTH = 16384
 _BACK_S = 60.0
@@ -97,6 +96,8 @@ def _parse_head(text: str) -> KernelRecord | None:
     if wall := _WALL.match(text):
         dated, text = wall["dated"], text[wall.end() :]
         if dated and any(word in text for word in _DRIVER):  # the time of other lines is of no interest
+            from slurm_guard.policy.log.stamp import parse_time  # /dev/kmsg does without
+
             wall_s = parse_time(dated.encode())
     for _ in range(2):  # the kernel's clock stands before host and tag, or behind them
         if stamp := _STAMP.match(text):
