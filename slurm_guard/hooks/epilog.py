@@ -1,48 +1,42 @@
 """The epilog: clear up after a job, bring its scene into safety, and drain this node where there is proof.
 
 A claim of the job's makes nobody drain anything: the probe is repeated here. It may run twice, or twice at
-once; each part has its share of `epilog_s`, and what doesn't fit is left out and said.
+once; each part has its share of `epilog_s`, and what doesn't fit is left out and said. What a healthy node's
+usual job does not need is loaded where it is needed.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from slurm_guard.config.compiled import Compiled, load_compiled
 from slurm_guard.errors import SlurmGuardError, UsageError
-from slurm_guard.hooks.archive import collect_scenes
 from slurm_guard.hooks.baseline import Baseline, read_baseline
 from slurm_guard.hooks.claim import read_left
 from slurm_guard.hooks.context import HookJob, read_job
-from slurm_guard.hooks.drain import Drained, open_slurm
 from slurm_guard.hooks.judgement import judge_here
-from slurm_guard.hooks.ledger import compose_entry, enter, enter_once
 from slurm_guard.hooks.leftover import Leftover, choose_stuck, describe, kill_leftovers
 from slurm_guard.hooks.note import note
 from slurm_guard.hooks.place import Place
-from slurm_guard.hooks.retire import retire_node
 from slurm_guard.hooks.ring import find_bases, remove_expired
 from slurm_guard.hooks.snapshot import count_gpus, forget_snapshot
 from slurm_guard.hooks.spool import remove_spool
-from slurm_guard.hooks.suspicion import enter_claim
+from slurm_guard.hooks.turn import take_turn
 from slurm_guard.model.claim import Claim, ScenePointer
 from slurm_guard.model.health import HealthReading, NodeVerdict
-from slurm_guard.model.ledger import LedgerKind
 from slurm_guard.policy.admission import find_own_gpus, unjudged
-from slurm_guard.policy.drain import choose_finding
 from slurm_guard.policy.proof import Proof, Suspicion, choose_lasting, judge_proof
+
+if TYPE_CHECKING:
+    from slurm_guard.ports import Slurm
 
 _KILL, _COLLECT, _PROBE, _AGAIN, _DRAIN, _RINGS = 0.2, 0.35, 0.6, 0.7, 0.9, 0.95
 """Up to which share of `epilog_s` each part may go on."""
 _PAUSE_S = 1.0
 _LEAST_S = 0.5
-_LOCK_PERIOD_S = 0.1
 _NO_ATTEMPT = "unknown"
 
 _Result = TypeVar("_Result")
@@ -59,8 +53,11 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
         note(place, f"epilog: nothing is done: {error}")
         return False
     epilog = Epilog(compiled, place.adopt(compiled), job, environ, started_s)
-    with epilog.alone() as alone:
-        return alone and epilog.run()
+    lock = place.node / f"{job.job_id}.lock"
+    with take_turn(lock, started_s + compiled.settings.epilog_s * _RINGS) as ours:
+        if not ours:
+            note(place, f"epilog: job {job.job_id}: left to another epilog of it, which is still at work")
+        return ours and epilog.run()
 
 
 class Epilog:
@@ -92,51 +89,11 @@ class Epilog:
         self._try(self._remove_rings)
         return bool(refused)
 
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Whether no other epilog of this job is at work, after it has had all the time that there is."""
-        path = self._place.node / f"{self._job.job_id}.lock"
-        try:
-            lock = self._lock(str(path))
-        except OSError as error:
-            self._say(f"goes on without a lock: {error}")
-            yield True
-            return
-        if lock is None:
-            self._say("another epilog of this job is still at work: it is left to that")
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            with suppress(OSError):
-                path.unlink()
-            os.close(lock)
-
-    def _lock(self, path: str) -> int | None:
-        self._place.node.mkdir(0o700, parents=True, exist_ok=True)
-        while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            # The one who had it takes the file away: it must still be the one of this name.
-            if self._take(fd):
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(fd), os.lstat(path)):
-                        return fd
-            os.close(fd)
-            if self._left_s(_RINGS) <= 0:
-                return None
-
-    def _take(self, fd: int) -> bool:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if self._left_s(_RINGS) <= 0:
-                    return False
-                time.sleep(_LOCK_PERIOD_S)
-
     def _collect(self, pointers: Sequence[ScenePointer], baseline: Baseline | None) -> None:
+        if not pointers and not self._place.archive.is_dir():
+            return
+        from slurm_guard.hooks.archive import collect_scenes
+
         collect_scenes(
             self._place,
             self._job,
@@ -160,12 +117,18 @@ class Epilog:
         if isinstance(said, Proof):
             return self._retire(said, reading, baseline)
         if isinstance(said, Suspicion):
-            self._say(f"{len(said.claims)} claims without proof are entered in the ledger")
-            uuids = {gpu.uuid for gpu in reading.gpus if gpu.index in own}
-            # A word about the GPU of another job says nothing.
-            about = [claim if claim.gpu in uuids else replace(claim, gpu="") for claim in said.claims]
-            enter(self._place, *(enter_claim(self._job, claim, reading, time.time()) for claim in about))
+            self._remember(said.claims, reading, own)
         return False
+
+    def _remember(self, claims: Sequence[Claim], reading: HealthReading, own: Collection[int]) -> None:
+        from slurm_guard.hooks.ledger import enter
+        from slurm_guard.hooks.suspicion import enter_claim
+
+        uuids = {gpu.uuid for gpu in reading.gpus if gpu.index in own}
+        # A word about the GPU of another job says nothing.
+        about = [claim if claim.gpu in uuids else replace(claim, gpu="") for claim in claims]
+        enter(self._place, *(enter_claim(self._job, claim, reading, time.time()) for claim in about))
+        self._say(f"{len(claims)} claims without proof are entered in the ledger")
 
     def _probe(self, timeout_s: float) -> tuple[NodeVerdict, HealthReading]:
         if timeout_s < _LEAST_S:
@@ -179,6 +142,12 @@ class Epilog:
 
     def _retire(self, proof: Proof, reading: HealthReading, baseline: Baseline | None) -> bool:
         """Whether Slurm is to drain the node too: not where it is, nor where it is to stay in service."""
+        from slurm_guard.hooks.drain import Drained
+        from slurm_guard.hooks.ledger import compose_entry, enter_once
+        from slurm_guard.hooks.retire import retire_node
+        from slurm_guard.model.ledger import LedgerKind
+        from slurm_guard.policy.drain import choose_finding
+
         self._say(f"unfit: {proof.why}")
         for line in compare(baseline, reading):
             self._say(f"since it began: {line}")
@@ -201,10 +170,15 @@ class Epilog:
         self._place.baseline(self._job.job_id).unlink(missing_ok=True)
 
     def _remove_rings(self) -> None:
+        def ask(timeout_s: float) -> Slurm:
+            from slurm_guard.hooks.drain import open_slurm
+
+            return open_slurm(self._compiled.scontrol, self._environ, timeout_s)
+
         remove_expired(
             find_bases(self._compiled.ring_dir, self._place.root / "var/tmp"),
             self._environ.get("SLURM_CLUSTER_NAME", ""),
-            lambda timeout_s: open_slurm(self._compiled.scontrol, self._environ, timeout_s),
+            ask,
             days=self._settings.ring_days,
             wall_s=time.time(),
             until_s=self._by(_RINGS),

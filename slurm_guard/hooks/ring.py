@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_guard.adapters.probe import ask_fork
 from slurm_guard.errors import CommandFailed, OutsideError, SlurmUnavailable
 from slurm_guard.hooks.spool import remove_folder
-from slurm_guard.ports import Slurm
+
+if TYPE_CHECKING:
+    from slurm_guard.ports import Slurm
 
 _DAY_S = 86400.0
 _MOST_BASES = 256

@@ -6,6 +6,7 @@ brings it to shared storage afterwards. Both are made to run in a forked child.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -69,7 +70,7 @@ def capture(
 
     Threads that hang are left behind: the caller is a child that ends with os._exit.
     """
-    folder = _Folder(Path(directory), node)
+    folder = _Folder(Path(directory), node, LIMIT_BYTES - _measure_earlier(Path(directory)))
     deadline_s = time.monotonic() + timeout_s
     stacks = _StackRound(processes, outside.stacks, deadline_s)
     parts: dict[str, Callable[[], None]] = {
@@ -109,13 +110,22 @@ def carry(source: str, target: str) -> None:
     shutil.rmtree(source, ignore_errors=True)
 
 
-class _Folder:
-    """The node's files, together never more than LIMIT_BYTES."""
+def _measure_earlier(directory: Path) -> int:
+    """Bytes of this job's earlier scenes beside this one: shared storage has not taken them."""
+    job = "-".join(directory.name.split("-")[:3])
+    earlier = (found for found in directory.parent.glob(f"{job}-*") if found != directory)
+    with contextlib.suppress(OSError):  # one is just being carried away
+        return sum(file.lstat().st_size for scene in earlier for file in scene.rglob("*"))
+    return 0
 
-    def __init__(self, directory: Path, node: str) -> None:
+
+class _Folder:
+    """The node's files, together never more than `limit_bytes`."""
+
+    def __init__(self, directory: Path, node: str, limit_bytes: int) -> None:
         self._directory = directory
         self._node = node
-        self._left = LIMIT_BYTES
+        self._left = max(0, limit_bytes)
         self._lock = threading.Lock()
         self.cut: list[str] = []
 

@@ -281,7 +281,15 @@ def test_epilog_that_cannot_have_its_turn_leaves_the_job_to_the_other(node: Node
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not node.run()
     assert node.probes == 0
-    assert node.log == ["epilog: job 7: another epilog of this job is still at work: it is left to that"]
+    assert node.log == ["epilog: job 7: left to another epilog of it, which is still at work"]
+
+
+def test_without_a_lock_it_goes_on(node: Node) -> None:
+    """What root remembers of the node has no place: there is nobody to wait for."""
+    node.place.node.parent.mkdir(parents=True)
+    node.place.node.touch()
+    node.verdicts = [SICK]
+    assert node.run()
 
 
 def test_without_a_prolog_the_node_is_judged_all_the_same(node: Node) -> None:

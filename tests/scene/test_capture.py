@@ -132,6 +132,25 @@ def test_the_scene_keeps_its_bound(step: Tree, tmp_path: Path, monkeypatch: pyte
     assert any("is cut" in missing for missing in captured.missing)
 
 
+def test_the_scenes_of_a_job_that_stay_share_the_bound(
+    step: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of other jobs don't count: they have their own."""
+    monkeypatch.setattr(capture_module, "LIMIT_BYTES", 1 << 20)
+    step.start(0)
+    machine = _Machine()
+    missing = {}
+    for job in ("7", "77"):
+        scene = tmp_path / f"slurm-guard-{job}-b-x"
+        scene.mkdir()
+        if job == "7":
+            (tmp_path / "slurm-guard-7-a-x" / "stacks").mkdir(parents=True)
+            (tmp_path / "slurm-guard-7-a-x" / "stacks" / "n1.txt").write_bytes(b"x" * (1 << 20))
+        captured = capture(_find(step, 1), NODE, str(scene), 5, Outside(machine, machine, machine))
+        missing[job] = any("is cut" in part for part in captured.missing)
+    assert missing == {"7": True, "77": False}
+
+
 def test_a_scene_travels_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From TMPDIR into the fault folder, which is made where there is none."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
