@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_guard.errors import UsageError
-
-_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 
 
 class HookJob(NamedTuple):
@@ -57,15 +54,19 @@ def parse_gpus(text: str) -> tuple[int, ...]:
     """
     found: list[int] = []
     for word in text.split(",") if text else ():
-        part = _RANGE.fullmatch(word)
-        if part is None:
+        first, dash, last = word.partition("-")
+        if not (_is_number(first) and (_is_number(last) if dash else True)):
             return ()
-        found += range(int(part[1]), int(part[2] or part[1]) + 1)
+        found += range(int(first), int(last or first) + 1)
     return tuple(found)
+
+
+def _is_number(text: str, digits: int = 4) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= digits
 
 
 def _number(environ: Mapping[str, str], name: str) -> str:
     text = environ.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+    if not _is_number(text, 10):
         raise UsageError(f"{name} is {text[:40]!r}, no number: this is no prolog or epilog of slurmd")
     return text
