@@ -6,6 +6,7 @@ one line: the wrapper makes 0 of it, as of every other code.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -57,5 +58,7 @@ def _complain(argv: list[str], text: str) -> None:
 
 
 if __name__ == "__main__":
+    # It lives for a moment: looking for garbage is a tenth of its start.
+    gc.disable()
     # What is still open or running here keeps nobody waiting.
     os._exit(main(sys.argv[1:], os.environ))
