@@ -1,4 +1,4 @@
-"""The prolog as `slurm-guard doctor --as-prolog` sees it: judged and told, and nothing on the node is touched."""
+"""The prolog as `slurm-guard doctor --as-prolog` sees it: judged and told, and nothing is touched."""
 
 from __future__ import annotations
 
