@@ -63,7 +63,11 @@ class Slurm(Protocol):
         """Signal every task of the step."""
 
     def read_node(self, node: str) -> NodeReading:
-        """The node's states and drain reason."""
+        """The node's states and drain reason.
+
+        Only with DRAIN, DOWN or FAIL has the reason a meaning: without accounting Slurm 23.11 to 25.11 keep
+        it after an undrain, until a job runs there, and keep its words and time in a drain of Slurm's own.
+        """
 
     def read_nodes(self) -> tuple[NodeReading, ...]:
         """All nodes of the cluster; of ten thousand an answer of several MB: never on a job's way."""

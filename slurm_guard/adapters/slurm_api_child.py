@@ -80,7 +80,7 @@ def exclude(pyslurm: Any, number: int, nodes: list[str]) -> None:
 
 def cancel_step(pyslurm: Any, number: int, step: int, signal: str) -> None:
     """Signal every task of the step."""
-    found = pyslurm.JobStep(number, step)
+    found = pyslurm.JobStep.load(number, step)  # one that is only named is refused by slurmctld
     if signal in ("KILL", "SIGKILL", "9"):
         found.cancel()
     else:
@@ -89,7 +89,12 @@ def cancel_step(pyslurm: Any, number: int, step: int, signal: str) -> None:
 
 def read_node(pyslurm: Any, node: str) -> dict[str, Any]:
     """What `NodeReading` needs; `states` is Slurm's text."""
-    return _node(pyslurm.Node.load(node))
+    try:
+        return _node(pyslurm.Node.load(node))
+    except pyslurm.RPCError as error:
+        if "does not exist" in str(error):
+            raise Refused(f"Node {node} not found") from None
+        raise
 
 
 def read_nodes(pyslurm: Any) -> list[dict[str, Any]]:

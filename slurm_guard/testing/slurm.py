@@ -31,6 +31,7 @@ class FakeSlurm:
     Jobs start as soon as they are submitted and the caller owns them all; nothing ends by itself. With
     `available` False the controller is silent. `signals` are the (step, signal) that were sent. `clock`
     gives the time of a reason; all nodes are in the one partition `main`, but for those in `partitions`.
+    `keeps_reasons`: an undrain leaves the reason, as with Slurm 23.11 to 25.11 without accounting.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class FakeSlurm:
         *,
         clock: Clock | None = None,
         partitions: Mapping[str, tuple[str, ...]] | None = None,
+        keeps_reasons: bool = False,
     ) -> None:
+        self._keeps_reasons = keeps_reasons
         self.signals: list[tuple[str, str]] = []
         self._silent: list[bool] = []  # shared by all who ask
         self._administrator = ""
@@ -223,7 +226,7 @@ class FakeSlurm:
         """Lift the drain, a FAIL too; refused to plain users. A DOWN node stays so, with its reason."""
         reading = self._changeable(node)
         reading = replace(reading, states=reading.states - {"DRAIN", "FAIL"})
-        if "DOWN" not in reading.states:
+        if "DOWN" not in reading.states and not self._keeps_reasons:
             reading = replace(reading, reason="", reason_by="", reason_s=None)
         self._nodes[node] = reading
 

@@ -20,9 +20,9 @@ class FakeWorld:
 
     nodes = NODES
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_reasons: bool) -> None:
         self.clock = FakeClock()
-        self.slurm = FakeSlurm(NODES, clock=self.clock)
+        self.slurm = FakeSlurm(NODES, clock=self.clock, keeps_reasons=keeps_reasons)
         self.administrator = self.slurm.as_administrator()
 
     def submit(
@@ -65,10 +65,10 @@ class FakeWorld:
 class TestFakeSlurm(SlurmContract):
     """The suite over the double."""
 
-    @pytest.fixture
-    def world(self) -> FakeWorld:
+    @pytest.fixture(params=[False, True], ids=["forgets reasons", "keeps reasons"])
+    def world(self, request: pytest.FixtureRequest) -> FakeWorld:
         """A new cluster."""
-        return FakeWorld()
+        return FakeWorld(request.param)
 
 
 def test_what_a_test_can_do_besides() -> None:
