@@ -37,12 +37,13 @@ def judge_proof(
 
     An unfit node is unfit, whoever claims what, and one with processes that cannot be killed is unfit too:
     `stuck` describes each that root has seen outlive its KILL. Without that a claim is a suspicion, and a
-    node that could not be judged is innocent. `own` are the indices of the job's GPUs.
+    node that could not be judged, or has only an application's fault, is innocent. `own` are the indices of
+    the job's GPUs.
     """
     if stuck:
         verdict = _add_stuck(verdict, stuck)
     admission = decide_admission(verdict, own, refuse_unjudged=False)
-    if not admission.admitted:
+    if not admission.admitted and admission.verdict.cls is not HealthClass.APPLICATION:
         return Proof(admission.verdict, admission.why)
     seen = {(claim.cls, claim.gpu, claim.check): claim for claim in reversed(claims)}
     return Suspicion(tuple(reversed(seen.values()))[:_MOST_CLAIMS]) if seen else None

@@ -85,6 +85,16 @@ def test_memory_on_the_gpus_of_other_jobs_is_no_proof() -> None:
     assert isinstance(judge_proof(verdict, own=(1,), claims=(), stuck=()), Proof)
 
 
+def test_fault_of_an_application_is_no_proof() -> None:
+    """Nothing of the node is to be mended; the next prolog looks again."""
+    busy = replace(ECC, check="leftover_process", cls=HealthClass.APPLICATION)
+    verdict = NodeVerdict(Fitness.UNFIT, HealthClass.APPLICATION, (busy,))
+    assert judge_proof(verdict, own=(1,), claims=(), stuck=()) is None
+    assert isinstance(
+        judge_proof(replace(verdict, findings=(busy, ECC)), own=(1,), claims=(), stuck=()), Proof
+    )
+
+
 def test_many_claims_of_one_thing_are_one_suspicion() -> None:
     """Repeating it makes it no truer; and nobody fills the ledger."""
     again = tuple(replace(HARDWARE, incident=f"i{number}") for number in range(50))
