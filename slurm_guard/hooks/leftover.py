@@ -55,8 +55,8 @@ def kill_leftovers(job: HookJob, until_s: float, say: Callable[[str], None]) -> 
             break
         time.sleep(period_s)
         period_s = min(2 * period_s, _PERIOD_S)
-    if told:
-        say(f"killed {told} processes that job {job.job_id} had left")
+    if gone := told - len(living):
+        say(f"killed {gone} processes that job {job.job_id} had left")
     for one in living[:_MOST_NAMED]:
         say(f"of job {job.job_id} is still there: {describe(one)}")
     return living

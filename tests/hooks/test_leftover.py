@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from slurm_guard.adapters import procfs
 from slurm_guard.hooks import leftover
 from slurm_guard.hooks.context import HookJob
-from slurm_guard.hooks.leftover import Leftover, describe, is_stuck, kill_leftovers
+from slurm_guard.hooks.leftover import Leftover, choose_stuck, describe, is_stuck, kill_leftovers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as the epilog has it")
 
@@ -199,6 +200,46 @@ def test_process_that_cannot_be_killed_is_named(node: Node, monkeypatch: pytest.
     assert is_stuck(stuck)
     assert describe(stuck).startswith(f"pid {left.pid} 'evil\\nname' in state D")
     assert node.lines[-1].startswith(f"of job 4711 is still there: pid {left.pid}")
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Path]:
+    """A file system on which every write waits in the kernel, deaf to signals."""
+    image, folder = tmp_path / "image", tmp_path / "folder"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    steps = (f"mkfs.ext4 -q {image}", f"mount -o loop {image} {folder}", f"chmod 777 {folder}")
+    script = " && ".join((*steps, f"fsfreeze -f {folder}"))
+    made = subprocess.run(script, shell=True, capture_output=True, text=True, check=False)
+    try:
+        if made.returncode:
+            pytest.skip(f"no file system can be frozen here: {made.stderr.strip()}")
+        yield folder
+    finally:
+        subprocess.run(f"fsfreeze -u {folder}; umount {folder}", shell=True, capture_output=True, check=False)
+
+
+def test_process_in_the_kernel_outlives_its_kill(node: Node, frozen: Path) -> None:
+    """A real one: it is stuck as long as the kernel holds it, and no longer."""
+    fd = os.open(frozen, os.O_RDONLY)
+    code = f"import os\nos.fchdir({fd})\nos.open('x', os.O_CREAT | os.O_WRONLY)"
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code], env=MARKS, user=USER, group=USER, extra_groups=[],
+        pass_fds=(fd,), cwd="/",
+    )  # fmt: skip
+    os.close(fd)
+    deadline_s = time.monotonic() + 30
+    while (stat := procfs.read_stat(process.pid)) is None or stat.state != "D":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    left = node.kill(wait_s=0.5)
+    assert [one.pid for one in left] == [process.pid]
+    assert choose_stuck(left, time.monotonic() + 0.5) == left
+    assert node.lines[0].startswith(f"of job 4711 is still there: pid {process.pid} 'python")
+    subprocess.run(["fsfreeze", "-u", str(frozen)], check=True)
+    assert process.wait() == -signal.SIGKILL
+    assert choose_stuck(left, time.monotonic() + 5) == ()
 
 
 def test_hanging_environment_costs_a_second_and_a_line(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
