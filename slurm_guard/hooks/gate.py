@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError
+from slurm_guard.hooks.baseline import find_others_gpus
 from slurm_guard.hooks.context import HookJob
 from slurm_guard.hooks.judgement import judge_here
 from slurm_guard.hooks.note import note_job
@@ -53,7 +54,8 @@ class Gate:
             verdict, self.reading = judge_here(self._compiled, self._place, timeout_s)
         except (SlurmGuardError, OSError) as error:
             verdict, self.reading = unjudged(str(error)), HealthReading()
-        own = find_own_gpus(self.reading, self._job.gpus)
+        alone = set(self._job.gpus) - find_others_gpus(self._place, self._job.job_id)
+        own = find_own_gpus(self.reading, alone)
         refuse_unjudged = self._compiled.settings.unjudged == "refuse"
         return decide_admission(verdict, own, refuse_unjudged=refuse_unjudged)
 

@@ -13,7 +13,7 @@ from slurm_guard.hooks.note import escape, note
 from slurm_guard.hooks.place import Place
 
 _PAUSE_S = 600.0
-_START_S = 2.0
+_START_S = 0.5
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -21,7 +21,7 @@ def page(program: str, kind: str, node: str, sentence: str, *, place: Place, wal
     """Run the site's `program` (the setting `page`, may be empty) with this sentence as its only argument.
 
     At most once in ten minutes for a node and kind (`drain`, `capped` …). Whether it was started; why not
-    stands in the log. Never raises, never takes more than 2 s.
+    stands in the log. Never raises, never takes more than half a second.
     """
     try:
         if not program or not _claim_turn(place, kind, node, wall_s):

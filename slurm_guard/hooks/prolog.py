@@ -55,6 +55,8 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
 def _remember(place: Place, job: HookJob, started_s: float, gpus: tuple[GpuCount, ...]) -> None:
     try:
         attempt = os.urandom(4).hex()
-        write_baseline(place, job.job_id, Baseline(attempt, read_boot_id(), time.time(), started_s, gpus))
+        write_baseline(
+            place, job.job_id, Baseline(attempt, read_boot_id(), time.time(), started_s, gpus, job.gpus)
+        )
     except (OSError, OutsideError) as error:
         note_job(place, job, f"there is no baseline for the epilog: {error}")

@@ -247,6 +247,13 @@ def test_memory_in_use_counts_on_own_gpus_only(node: Node, gpus: str, code: int)
     assert node.start(SLURM_JOB_GPUS=gpus).returncode == code
 
 
+def test_memory_of_a_job_with_the_same_gpu_is_its_own(node: Node) -> None:
+    """Shards and MPS: the second job comes while the first one works."""
+    assert node.start(SLURM_JOB_ID="11").returncode == 0
+    node.set_gpus("0.used_mib 40000")
+    assert node.start(SLURM_JOB_ID="12").returncode == 0
+
+
 @pytest.mark.parametrize(("word", "code"), [("admit", 0), ("refuse", REFUSED)])
 def test_node_that_cannot_be_judged(node: Node, word: str, code: int) -> None:
     """It admits unless the site says otherwise; either way nobody drains it for that."""

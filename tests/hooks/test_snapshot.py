@@ -12,7 +12,7 @@ import pytest
 
 from slurm_guard.hooks import baseline as baselines
 from slurm_guard.hooks import snapshot as snapshots
-from slurm_guard.hooks.baseline import Baseline, read_baseline, write_baseline
+from slurm_guard.hooks.baseline import Baseline, find_others_gpus, read_baseline, write_baseline
 from slurm_guard.hooks.note import escape, note
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.snapshot import GpuCount, forget_snapshot, read_snapshot, write_snapshot
@@ -111,12 +111,23 @@ def test_only_root_looks_into_it(place: Place, boot: dict[str, Any]) -> None:
 def test_baseline_comes_back_in_the_same_boot(place: Place, boot: dict[str, Any]) -> None:
     """And not after a reboot, when its counters mean nothing; a later run's replaces it."""
     write_baseline(place, "12", Baseline("a1", "b1", 5.0, 6.0, ()))
-    later = Baseline("a2", "b1", 7.0, 8.0, COUNTS)
+    later = Baseline("a2", "b1", 7.0, 8.0, COUNTS, (0, 3))
     write_baseline(place, "12", later)
     assert read_baseline(place, "12") == later
     assert read_baseline(place, "13") is None
     boot["id"] = "b2"
     assert read_baseline(place, "12") is None
+
+
+def test_gpus_of_other_jobs_are_known(place: Place, boot: dict[str, Any]) -> None:
+    """By the baselines of jobs that have not ended; those before the boot have."""
+    assert find_others_gpus(place, "12") == frozenset()
+    for job_id, boot_id, minors in (("12", "b1", (0, 1)), ("13", "b1", (1, 2)), ("14", "b0", (3,))):
+        write_baseline(place, job_id, Baseline("a", boot_id, 5.0, 6.0, (), minors))
+    sweep(place)
+    place.baseline("15").write_text("{")
+    assert find_others_gpus(place, "12") == {1, 2}
+    assert find_others_gpus(place, "13") == {0, 1}
 
 
 def test_broken_baseline_is_none(place: Place, boot: dict[str, Any]) -> None:
