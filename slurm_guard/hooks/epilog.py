@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slurm_guard.config.compiled import Compiled, load_compiled
 from slurm_guard.errors import SlurmGuardError, UsageError
-from slurm_guard.hooks.baseline import Baseline, read_baseline
+from slurm_guard.hooks.baseline import Baseline, find_others_gpus, read_baseline
 from slurm_guard.hooks.claim import read_left
 from slurm_guard.hooks.context import HookJob, read_job
 from slurm_guard.hooks.judgement import judge_here
@@ -108,12 +108,13 @@ class Epilog:
         verdict, reading = self._probe(min(self._left_s(_PROBE), self._settings.probe_s))
         stuck = [describe(one) for one in choose_stuck(living, self._by(_PROBE))]
         own = find_own_gpus(reading, self._job.gpus)
-        said = judge_proof(verdict, own=own, claims=claims, stuck=stuck)
+        alone = own - find_own_gpus(reading, find_others_gpus(self._place, self._job.job_id))
+        said = judge_proof(verdict, own=alone, claims=claims, stuck=stuck)
         if isinstance(said, Proof) and self._left_s(_AGAIN) > 2 * _PAUSE_S:
             time.sleep(_PAUSE_S)
             # Longer than the first: what is only slow has its answer then.
             again, reading = self._probe(self._left_s(_AGAIN))
-            said = judge_proof(choose_lasting(verdict, again), own=own, claims=claims, stuck=stuck)
+            said = judge_proof(choose_lasting(verdict, again), own=alone, claims=claims, stuck=stuck)
         if isinstance(said, Proof):
             return self._retire(said, reading, baseline)
         if isinstance(said, Suspicion):
@@ -121,13 +122,15 @@ class Epilog:
         return False
 
     def _remember(self, claims: Sequence[Claim], reading: HealthReading, own: Collection[int]) -> None:
-        from slurm_guard.hooks.ledger import enter
+        from slurm_guard.hooks.ledger import enter_once
         from slurm_guard.hooks.suspicion import enter_claim
 
         uuids = {gpu.uuid for gpu in reading.gpus if gpu.index in own}
-        # A word about the GPU of another job says nothing.
-        about = [claim if claim.gpu in uuids else replace(claim, gpu="") for claim in claims]
-        enter(self._place, *(enter_claim(self._job, claim, reading, time.time()) for claim in about))
+        for claim in claims:
+            # A word about the GPU of another job says nothing.
+            about = claim if claim.gpu in uuids else replace(claim, gpu="")
+            # A sweep may have entered it already.
+            enter_once(self._place, enter_claim(self._job, about, reading, time.time()))
         self._say(f"{len(claims)} claims without proof are entered in the ledger")
 
     def _probe(self, timeout_s: float) -> tuple[NodeVerdict, HealthReading]:
