@@ -153,6 +153,15 @@ def test_forged_claim_drains_nothing(node: Node) -> None:
     assert node.ledger == [("claim", "s1", USER, "7", "ecc_sram")]
 
 
+def test_claim_is_entered_once(node: Node) -> None:
+    """A sweep may have been there before, and an epilog may run twice."""
+    for _ in range(2):
+        node.begin()
+        node.claim()
+        assert not node.run()
+    assert node.ledger == [("claim", "s1", USER, "7", "ecc_sram")]
+
+
 def test_claim_about_the_gpu_of_another_job_says_nothing_of_it(node: Node) -> None:
     """He cannot have seen it."""
     node.begin()
