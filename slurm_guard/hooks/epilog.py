@@ -154,6 +154,7 @@ class Epilog:
         self._say(f"unfit: {proof.why}")
         for line in compare(baseline, reading):
             self._say(f"since it began: {line}")
+        reading = name_lost(reading, baseline)
         drained = retire_node(
             self._compiled, self._place, self._job, proof.verdict,
             why=proof.why, reading=reading, environ=self._environ,
@@ -203,6 +204,16 @@ class Epilog:
 
     def _say(self, text: str) -> None:
         note(self._place, f"epilog: job {self._job.job_id}: {text}")
+
+
+def name_lost(reading: HealthReading, baseline: Baseline | None) -> HealthReading:
+    """The same, with the serial numbers that GPUs had before the job and cannot tell any more."""
+    known = {count.gpu: count.serial for count in (baseline.gpus if baseline else ()) if count.serial}
+    gpus = (
+        replace(gpu, serial=known[gpu.index]) if gpu.gone is not None and gpu.index in known else gpu
+        for gpu in reading.gpus
+    )
+    return replace(reading, gpus=tuple(gpus))
 
 
 def compare(baseline: Baseline | None, reading: HealthReading) -> list[str]:

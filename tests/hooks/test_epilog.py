@@ -17,7 +17,7 @@ from slurm_guard.adapters.boot import read_boot_id
 from slurm_guard.config.compiled import compile_site
 from slurm_guard.hooks import epilog
 from slurm_guard.hooks.baseline import Baseline, write_baseline
-from slurm_guard.hooks.epilog import compare, run
+from slurm_guard.hooks.epilog import compare, name_lost, run
 from slurm_guard.hooks.leftover import Leftover
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.snapshot import GpuCount
@@ -30,6 +30,8 @@ from slurm_guard.model.health import (
     HealthReading,
     Level,
     NodeVerdict,
+    Trouble,
+    Unreadable,
 )
 from slurm_guard.policy.admission import unjudged
 
@@ -391,6 +393,15 @@ def test_epilog_keeps_nothing_open_and_no_thread(node: Node) -> None:
     node.run()
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert threading.active_count() == 1
+
+
+def test_lost_gpu_has_the_serial_number_that_it_had() -> None:
+    """The ledger is to know it again in another node; without a baseline it stays unknown."""
+    lost = GpuReading(1, gone=Unreadable("GPU is lost", Trouble.LOST))
+    before = Baseline("a", "b", 0.0, 0.0, (GpuCount(0, serial="s0"), GpuCount(1, serial="s1")))
+    reading = HealthReading((GPUS[0], lost))
+    assert [gpu.serial for gpu in name_lost(reading, before).gpus] == ["s0", "s1"]
+    assert name_lost(reading, None) == reading
 
 
 def test_only_what_has_changed_is_told() -> None:
