@@ -26,7 +26,7 @@ class SlurmApi:
 
     Each question is a new interpreter with `timeout_s` as its deadline, since pyslurm has no deadlines of
     its own, ends its process where slurm.conf is amiss, and must match libslurm: what goes wrong there
-    goes wrong there. That costs 0.2 s a question where scontrol takes 0.01 s, so it is for administrators'
+    goes wrong there. That costs 80 ms a question where scontrol takes 6 ms, so it is for administrators'
     commands and no way of a job or a hook ever leads here.
 
     What it does not do well is asked of Slurm's commands (`SlurmCli`):

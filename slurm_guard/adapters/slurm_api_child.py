@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -40,7 +41,7 @@ def read_job(pyslurm: Any, number: int) -> dict[str, Any] | None:
         "nodes": _expand(pyslurm, job.allocated_nodes),
         "excluded": _expand(pyslurm, job.excluded_nodes),
         "batch": bool(job.is_batch_job),
-        "end_time_s": job.end_time,
+        "end_time_s": None if _has_no_end(job) else job.end_time,
         "user_id": -1 if job.user_id is None else job.user_id,
         "start_time_s": job.start_time,
     }
@@ -118,6 +119,11 @@ def _load(pyslurm: Any, number: int) -> Any:
     job = pyslurm.Job.load(number)
     # The number of one element may be that of the whole array: which record comes first is chance.
     return None if job.array_id or job.heterogeneous_id else job
+
+
+def _has_no_end(job: Any) -> bool:
+    """A living job without a time limit: the controller counts a year, the commands say Unknown."""
+    return not isinstance(job.time_limit, int) and (job.end_time or 0) > time.time()
 
 
 def _node(node: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def choose_slurm(
 
     pyslurm is taken where it is of the running Slurm's release (major.minor), slurm.conf is a file here,
     and a child could import it. Guard, watchdog and hooks never ask this: they use `SlurmCli`, which starts
-    twenty times sooner and fits every release. Without pyslurm this costs nothing.
+    ten times sooner and fits every release. Without pyslurm this costs nothing.
     """
     environ = os.environ if environ is None else environ
     commands, version = SlurmCli(environ=environ), find()

@@ -36,8 +36,9 @@ class Job:
         job = Job(number)
         job.__dict__.update(
             state="RUNNING", is_requeueable=True, requeue_count=None, allocated_nodes="n1,n2",
-            excluded_nodes=None, is_batch_job=True, end_time=1795978441, user_id=0, start_time=1795978000,
-            array_id=7 if number == 7 else None, heterogeneous_id=None)
+            excluded_nodes=None, is_batch_job=True, end_time=4102444800, user_id=0, start_time=1795978000,
+            time_limit=None if number == 2 else 60, array_id=7 if number == 7 else None,
+            heterogeneous_id=None)
         return job
     def modify(self, changes): print(self.id, changes.words, file=open(os.environ["CALLS"], "a"))
 class JobSubmitDescription:
@@ -188,7 +189,8 @@ def test_a_job(site: Site) -> None:
     job = site.api().read_job("5")
     assert (job.job_id, job.state, job.requeue, job.restarts, job.batch) == ("5", "RUNNING", True, 0, True)
     assert (job.nodes, job.excluded, job.user_id) == (("n1", "n2"), (), 0)
-    assert (job.end_time_s, job.start_time_s) == (1795978441, 1795978000)
+    assert (job.end_time_s, job.start_time_s) == (4102444800, 1795978000)
+    assert site.api().read_job("2").end_time_s is None, "a time limit of none"
 
 
 def test_steps(site: Site) -> None:

@@ -15,7 +15,7 @@ import pytest
 from contracts.slurm_contract import SlurmContract
 
 from slurm_guard.adapters.slurm_api import SlurmApi
-from slurm_guard.adapters.slurm_choice import choose_slurm
+from slurm_guard.adapters.slurm_choice import choose_slurm, find_pyslurm
 from slurm_guard.adapters.slurm_cli import SlurmCli
 from slurm_guard.model.reading import JobReading
 from slurm_guard.ports import Slurm
@@ -147,6 +147,8 @@ class TestRealSlurm(SlurmContract):
 class TestPyslurm(SlurmContract):
     """The suite over pyslurm, where there is one that fits this Slurm."""
 
+    __test__ = bool(find_pyslurm())
+
     @pytest.fixture
     def world(self, cluster: RealCluster, tmp_path: Path) -> Iterator[RealWorld]:
         """The session's cluster, idle."""
@@ -156,6 +158,14 @@ class TestPyslurm(SlurmContract):
         made = ApiWorld(cluster, tmp_path)
         yield made
         made.close()
+
+
+def test_pyslurm_is_tried_where_it_fits(cluster: RealCluster) -> None:
+    """The suite above did it; where it could not, this says why."""
+    choice = choose_slurm(cluster.env)
+    if choice.by != "pyslurm":
+        pytest.skip(choice.why)
+    assert isinstance(choice.slurm, SlurmApi)
 
 
 SUBMISSIONS = {
