@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError
@@ -35,7 +36,8 @@ class Gate:
     def judge(self) -> Admission:
         """The answer to the job, within `prolog.probe_s`.
 
-        What may be gone in a second, as the memory of a job that has just ended, is looked at twice.
+        What may be gone in a second, as the memory of a job that has just ended, is looked at twice; where
+        there is no time for that it proves nothing.
         """
         try:
             until_s = self._started_s + self._compiled.settings.probe_s
@@ -43,11 +45,15 @@ class Gate:
         except ConfigError as error:
             # Whatever the site wants of nodes that cannot be judged: a broken upgrade holds no job up.
             return Admission(True, f"not judged: {error}", unjudged(str(error)))
-        admission = self._probe(until_s - time.monotonic())
-        if admission.passing and until_s - time.monotonic() > 2 * _AGAIN_S:
-            time.sleep(_AGAIN_S)
-            admission = self._probe(until_s - time.monotonic())
-        return admission
+        begun_s = time.monotonic()
+        admission = self._probe(until_s - begun_s)
+        if not admission.passing:
+            return admission
+        took_s = time.monotonic() - begun_s
+        if until_s - time.monotonic() < _AGAIN_S + 2 * took_s:
+            return replace(admission, admitted=True, why=f"seen only once: {admission.why}")
+        time.sleep(_AGAIN_S)
+        return self._probe(until_s - time.monotonic())
 
     def _probe(self, timeout_s: float) -> Admission:
         try:
