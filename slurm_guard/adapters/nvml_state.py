@@ -13,7 +13,7 @@ from slurm_guard.model.reading import LoadReading
 RARE_ROUNDS = 6
 """What costs much is read once in so many rounds."""
 
-_OFTEN = ("ecc_uncorrected", "ecc_dram", "ecc_sram", "remap_pending", "remap_failed", "temperature_c")
+_OFTEN = ("ecc_dram", "ecc_sram", "temperature_c")
 _ONCE = ("slowdown_c", "pcie_generation_max", "pcie_width_max")
 _MOST_UNKNOWN = 3
 _SICK = (
@@ -68,6 +68,11 @@ class GpuReader:
         values = {"action": self._ask("action", _read_action)}
         for name in _OFTEN:
             values[name] = self._ask(name, STATE[name])
+        if values["ecc_dram"] is None or values["ecc_sram"] is None:
+            values["ecc_uncorrected"] = self._ask("ecc_uncorrected", STATE["ecc_uncorrected"])
+        rows = self._ask("rows", lambda n, g: n.nvmlDeviceGetRemappedRows(g))
+        if rows is not None:
+            values |= {"remap_pending": bool(rows[2]), "remap_failed": bool(rows[3])}
         values["clock_limits"] = self._ask("clock_limits", _read_slowdown)
         if self._round % RARE_ROUNDS == 0:
             once = dict.fromkeys(_ONCE) if self._round == 0 else {}

@@ -12,11 +12,11 @@ class GpuState:
     """One GPU of the job as it is now; None where chip, mode or driver does not say.
 
     `trouble` is a word of `Trouble` where the GPU as a whole answers so: lost, hung, unknown … `action` is
-    what the driver asks for (0 nothing). `ecc_uncorrected` are all uncorrectable errors of memory, in DRAM
-    and SRAM and elsewhere, since the driver took the GPU; they fall where it took it anew. `remap_` is about
-    rows of memory: None where they can't be remapped. `replays` counts packets that PCIe sent again,
-    `links_down` are the numbers of the links that are down, `clock_limits` bits of what the
-    hardware holds clocks down for.
+    what the driver asks for (0 nothing). `ecc_` are uncorrectable errors of memory since the driver took the
+    GPU, all of them only where those in DRAM and SRAM are not known; they fall where it took it anew.
+    `remap_` is about rows of memory, None where they can't be remapped; `replays` counts packets that PCIe
+    sent again, `links_down` are the numbers of links, `clock_limits` the bits of what the hardware holds
+    clocks down for.
     """
 
     node: str

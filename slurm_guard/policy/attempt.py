@@ -25,7 +25,7 @@ from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, Record
 from slurm_guard.policy.act import Act, plan_conclusions, plan_words
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
-from slurm_guard.policy.hardware.watch import HardwareWatch
+from slurm_guard.policy.hardware.watch import CERTAIN, HardwareWatch
 from slurm_guard.policy.loss.numeric import NumericState, judge_numeric
 from slurm_guard.policy.outcome import OutcomeTable
 from slurm_guard.policy.silence.look import LookPair
@@ -197,9 +197,11 @@ class Attempt:
         return plan_conclusions(self.outcomes.left(now_s))
 
     def judge_end(self) -> Breach | None:
-        """What the failed end of its srun was: a lost node takes the step with it, and nobody dies alone."""
+        """What the failed end of its srun was: a lost node takes the step with it, and nobody dies alone; a
+        GPU that broke ends its rank, and that perhaps all.
+        """
         if not self.lost_node:
-            return None
+            return self._judge_gpus(CERTAIN)
         return Breach(
             RedLine.HARDWARE,
             BreachKind.NODE_LOST,

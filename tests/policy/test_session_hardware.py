@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from policy.test_session import RESTART, Story, find, job, orders
 
 from slurm_guard.model.breach import BreachKind, RedLine
@@ -104,6 +105,23 @@ def test_a_gpu_that_broke_explains_a_dead_rank() -> None:
     (opened,) = find(story.acts, act.OpenIncident)
     assert (opened.breach.kind, opened.breach.suspects) == (BreachKind.DEAD_RANK, ("n2",))
     assert opened.breach.evidence.endswith("; GPU 3 (GPU-3) of n2: it is lost")
+
+
+@pytest.mark.parametrize(
+    ("state", "holds"),
+    [
+        (LOST, True),
+        (GpuSeen("n2", 3, "GPU-3", "hung"), False),
+        (GpuSeen("n2", 3, "GPU-3", action=0, ecc_sram=0, clock_limits=0x40), False),
+    ],
+)
+def test_a_training_that_ended_with_its_gpu(state: GpuSeen, holds: bool) -> None:
+    """All ranks died of it before anybody could stop them: it may be run again without the node."""
+    story = _watched()
+    story.report(state)
+    story.acts = story.session.srun_exited(story.now_s)
+    assert bool(find(story.acts, act.HoldFront)) == holds
+    assert bool(find(story.acts, act.ReleaseFront)) != holds
 
 
 def test_a_restarted_training_is_not_stopped_for_the_same_gpu() -> None:

@@ -53,7 +53,7 @@ def test_gpus_that_break_while_the_watchdog_looks(step: Tree, place: dict[str, s
         for gpu in (0, 1, 3):
             first = dog.hear(GpuSeen, TWICE_S, gpu=gpu)
             assert (first.uuid, first.trouble, first.ecc_sram) == (f"GPU-0000000{gpu}", "", 0)
-        _break(place, "0.ret 15", "1.nvmlDeviceGetTotalEccErrors.sleep_s 600", "3.ecc_sram 2")
+        _break(place, "0.ret 15", "1.nvmlDeviceGetTemperature.sleep_s 600", "3.ecc_sram 2")
         assert dog.hear(GpuSeen, TWICE_S, gpu=0, trouble="lost").uuid == "GPU-00000000"
         dog.hear(GpuSeen, TWICE_S, gpu=1, trouble="hung")
         dog.hear(GpuSeen, TWICE_S, gpu=3, ecc_sram=2)

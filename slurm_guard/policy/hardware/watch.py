@@ -5,6 +5,7 @@ Only nodes with ranks count, and what is so from the start stops nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 
@@ -23,6 +24,8 @@ from slurm_guard.policy.hardware.rule import (
 )
 
 REPLAY_MINUTE_S = 60.0
+CERTAIN = Settings(thermal_s=math.inf, probe_hang_s=math.inf)
+"""Limits by which only a GPU that is broken convicts: heat and a hang end no training by themselves."""
 _NAMES = tuple(one.name for one in fields(GpuState))
 _COUNTERS = ("ecc_uncorrected", "ecc_dram", "ecc_sram", "replays")
 _KINDS = {
@@ -116,8 +119,8 @@ class HardwareWatch:
         found: dict[str, str] = {}
         for key in sorted(self.amiss):
             gpu = self.gpus[key]
-            for one in judge_hardware(gpu, Settings(), gpu.seen_s):
-                if one.level is Level.FAIL and _KINDS[one.check] is not BreachKind.THERMAL:
+            for one in judge_hardware(gpu, CERTAIN, gpu.seen_s):
+                if one.level is Level.FAIL:
                     found.setdefault(gpu.now.node, _sentence(gpu, one))
         return found
 
