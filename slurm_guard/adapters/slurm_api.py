@@ -52,7 +52,11 @@ class SlurmApi:
         self._commands = SlurmCli(timeout_s, environ)
 
     def look(self) -> tuple[str, ...]:
-        """What the installed pyslurm lacks of what is needed; SlurmUnavailable where it can't be imported."""
+        """What the installed pyslurm lacks of what is needed here, none where it reaches the controller.
+
+        Raises:
+            OutsideError: it cannot be imported, or does not reach it.
+        """
         return tuple(self._ask("look"))
 
     def read_job(self, job_id: str) -> JobReading:

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 _NOT_TRAINING = ("batch", "extern")
-_NEEDED = ("Job", "JobStep", "JobSteps", "JobSubmitDescription", "Node", "Nodes", "RPCError")
+_NEEDED = ("Job", "JobStep", "JobSteps", "JobSubmitDescription", "Node", "Nodes", "Partitions", "RPCError")
 _NO_STEPS = "Failed to load step info"
 
 
@@ -24,8 +24,11 @@ class Refused(Exception):
 
 
 def look(pyslurm: Any) -> list[str]:
-    """What this pyslurm lacks of what is needed here."""
-    return [name for name in _NEEDED if not hasattr(pyslurm, name)]
+    """What this pyslurm lacks of what is needed here; where it lacks nothing it must reach the controller."""
+    lacking = [name for name in _NEEDED if not hasattr(pyslurm, name)]
+    if not lacking:
+        pyslurm.Partitions.load()
+    return lacking
 
 
 def read_job(pyslurm: Any, number: int) -> dict[str, Any] | None:
@@ -153,7 +156,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
 def _answer(question: str, words: list[Any]) -> dict[str, Any]:
     pyslurm = import_module("pyslurm")
     try:
-        if question != "look" and getattr(pyslurm, "_auto_init_disabled", False):
+        if getattr(pyslurm, "_auto_init_disabled", False):
             pyslurm.slurm_init()
         return {"value": _QUESTIONS[question](pyslurm, *words)}
     except (Refused, ValueError) as error:

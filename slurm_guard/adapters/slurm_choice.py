@@ -43,8 +43,8 @@ def choose_slurm(
     """The port for administrators' commands (`node drained`), and why it is this one.
 
     pyslurm is taken where it is of the running Slurm's release (major.minor), slurm.conf is a file here,
-    and a child could import it. Guard, watchdog and hooks never ask this: they use `SlurmCli`, which starts
-    ten times sooner and fits every release. Without pyslurm this costs nothing.
+    and a child reached the controller by it. Guard, watchdog and hooks never ask this: they use `SlurmCli`,
+    which answers ten times sooner and fits every release. Without pyslurm this costs nothing.
     """
     environ = os.environ if environ is None else environ
     commands, version = SlurmCli(environ=environ), find()
@@ -73,5 +73,5 @@ def _find_amiss(commands: SlurmCli, port: SlurmApi, version: str, environ: Mappi
     try:
         lacking = port.look()
     except OutsideError as error:
-        return f"pyslurm {version} cannot be imported: {error}"
+        return f"pyslurm {version} cannot be used: {error}"
     return f"pyslurm {version} lacks {', '.join(lacking)}" if lacking else ""

@@ -68,6 +68,10 @@ class Node:
                              reason_time=1795978441, partitions=["main"])
         return node
     def modify(self, changes): print(self.name, changes.changes, file=open(os.environ["CALLS"], "a"))
+class Partitions:
+    @staticmethod
+    def load():
+        if os.environ.get("UNREACHED"): raise RPCError("Zero Bytes were transmitted or received")
 class Nodes:
     @staticmethod
     def load(): return {name: Node.load(name) for name in ("n1", "n2")}
@@ -169,7 +173,7 @@ def test_it_needs_a_configuration(site: Site) -> None:
         ("import os, sys; print('fatal: no plugin', file=sys.stderr); os._exit(1)", "fatal: no plugin"),
         ("import libslurm", "No module named 'libslurm'"),
         ("import os; os.abort()", "code -6"),
-        ("class node: pass", "lacks Job, JobStep, JobSteps"),
+        ("slurm_init = class_node = print", "lacks Job, JobStep, JobSteps"),
     ],
 )
 def test_one_that_cannot_be_used(pyslurm: str, why: str, site: Site) -> None:
@@ -179,6 +183,14 @@ def test_one_that_cannot_be_used(pyslurm: str, why: str, site: Site) -> None:
     assert choice.by == "commands"
     assert why in choice.why
     assert isinstance(choice.slurm, SlurmCli)
+
+
+def test_one_that_does_not_reach_the_controller(site: Site) -> None:
+    """As one that was built for another release does."""
+    site.environ["UNREACHED"] = "1"
+    choice = site.choose()
+    assert choice.by == "commands"
+    assert "cannot be used: pyslurm look: Zero Bytes were transmitted" in choice.why
 
 
 # --- the port
