@@ -28,7 +28,9 @@ def lift_own_drain(
 ) -> str:
     """Lift our drain of a node that nothing speaks against now; the check it was for, empty where it stays.
 
-    Slurm is asked only where all else allows it. A human who gives his own reason in the few milliseconds
+    Where a human has lifted it or made it his own it is forgotten at once: a later drain of Slurm's own may
+    show our reason again, with our time, since Slurm 23.11 to 25.11 keep it on a node back in service.
+    Without a drain of our own Slurm is not asked. A human who gives his own reason in the few milliseconds
     between our look and the lifting loses it; there is no closing that gap.
     """
     own = read_own_drain(place, node)
@@ -36,7 +38,8 @@ def lift_own_drain(
     if not settings.undrain or own is None or own.at_s is None or reason is None:
         return ""
     try:
-        refusal = refuse_lift(
+        untouched = _is_untouched(slurm.read_node(node), own)
+        refusal = untouched and refuse_lift(
             reason,
             verdict,
             {gpu.index for gpu in reading.gpus if gpu.gone is None},
@@ -46,7 +49,6 @@ def lift_own_drain(
         )
         if refusal:
             return ""
-        untouched = _is_untouched(slurm.read_node(node), own)
         if untouched:
             slurm.undrain_node(node)
     except OutsideError as error:

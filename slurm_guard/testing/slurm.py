@@ -102,6 +102,19 @@ class FakeSlurm:
             reason_s=when_s,
         )
 
+    def drain_itself(self, node: str, reason: str) -> None:
+        """The controller drains the node, as after "Kill task failed": a reason that stands there stays."""
+        reading = self._nodes[node]
+        if "DRAIN" not in reading.states:
+            said = (
+                reading
+                if reading.reason
+                else replace(
+                    reading, reason=reason, reason_by="slurm", reason_s=float(int(self._clock.wall_s()))
+                )
+            )
+            self._nodes[node] = replace(said, states=reading.states | {"DRAIN"})
+
     def start_job(self, job_id: str) -> None:
         """Start a pending job, after a requeue again; AssertionError where its nodes can't be had."""
         job = self._jobs[job_id]

@@ -244,6 +244,21 @@ def test_a_drain_that_a_human_has_made_his_own_is_never_lifted(change: str, node
     assert "is not slurm-guard's any more" in node.place.log.read_text()
 
 
+def test_a_drain_of_slurms_own_that_shows_our_old_reason_is_never_lifted(node: Node) -> None:
+    """A human lifted ours, the reason stayed, and Slurm drains the node itself: it keeps words and time."""
+    node.cluster = FakeSlurm(["n1", "n2"], clock=node.clock, keeps_reasons=True).as_administrator()
+    node.sweep(unfit(ECC), unfit(ECC))
+    ours = node.cluster.read_node("n1")
+    node.cluster.undrain_node("n1")
+    assert node.reason == ours.reason
+    node.sweep(HEALTHY)
+    node.cluster.drain_itself("n1", "Kill task failed")
+    assert node.cluster.read_node("n1") == ours
+    node.clock.advance(3600)
+    node.sweep(HEALTHY)
+    assert node.cluster.read_node("n1") == ours
+
+
 def test_a_drain_that_was_never_counted_is_counted_by_the_next_sweep(node: Node) -> None:
     """The hook was killed in the middle, and meanwhile one with a smaller name has the same second."""
 
