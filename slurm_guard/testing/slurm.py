@@ -103,7 +103,7 @@ class FakeSlurm:
         )
 
     def drain_itself(self, node: str, reason: str) -> None:
-        """The controller drains the node, as after "Kill task failed": a reason that stands there stays."""
+        """The controller drains the node, as for "Low RealMemory": a reason that stands there stays."""
         reading = self._nodes[node]
         if "DRAIN" not in reading.states:
             said = (

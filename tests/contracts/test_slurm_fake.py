@@ -98,9 +98,9 @@ def test_what_a_test_can_do_to_nodes() -> None:
     said = [(node.reason_by, node.reason_s) for node in slurm.read_nodes()]
     assert said == [("alice", 100.0), ("root", 150.0), ("slurm", 150.0), ("", None)]
     assert slurm.read_node("n3").states == {"DOWN", "NOT_RESPONDING"}
-    slurm.drain_itself("n2", "Kill task failed")
-    slurm.drain_itself("n4", "Kill task failed")
+    slurm.drain_itself("n2", "Low RealMemory")
+    slurm.drain_itself("n4", "Low RealMemory")
     assert [slurm.read_node(node).reason for node in ("n2", "n4")] == [
         "slurm-guard: gpu_lost",
-        "Kill task failed",
+        "Low RealMemory",
     ]

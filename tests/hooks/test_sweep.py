@@ -252,7 +252,7 @@ def test_a_drain_of_slurms_own_that_shows_our_old_reason_is_never_lifted(node: N
     node.cluster.undrain_node("n1")
     assert node.reason == ours.reason
     node.sweep(HEALTHY)
-    node.cluster.drain_itself("n1", "Kill task failed")
+    node.cluster.drain_itself("n1", "Low RealMemory")
     assert node.cluster.read_node("n1") == ours
     node.clock.advance(3600)
     node.sweep(HEALTHY)
