@@ -119,8 +119,8 @@ def verify_checkpoint(checkpoint: Checkpoint) -> Skipped | None:
     return None
 
 
-def remove_stale(parent: str, age_s: float = 0.0) -> int:
-    """Remove what dead writers of this user left behind; how many were removed.
+def find_stale(parent: str, age_s: float = 0.0) -> tuple[str, ...]:
+    """What dead writers of this user left behind, as paths.
 
     A living writer holds a lock on its directory. Where locks do not reach (shared storage), give an
     `age_s` that no writer takes.
@@ -128,8 +128,13 @@ def remove_stale(parent: str, age_s: float = 0.0) -> int:
     try:
         paths = [os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_WORKING)]
     except OSError:
-        return 0
-    stale = [path for path in paths if _is_stale(path, age_s)]
+        return ()
+    return tuple(path for path in paths if _is_stale(path, age_s))
+
+
+def remove_stale(parent: str, age_s: float = 0.0) -> int:
+    """Remove what `find_stale` finds; how many were removed."""
+    stale = find_stale(parent, age_s)
     for path in stale:
         shutil.rmtree(path, ignore_errors=True)
     return len(stale)
