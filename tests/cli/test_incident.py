@@ -45,6 +45,16 @@ def test_list_is_a_short_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "heartbeat: stall  n2 rank 5  2.2 s         requeue   n2 is suspect" in rows[0]
 
 
+def test_a_broken_gpu_is_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its number and UUID, the check, the limit, and what mends it."""
+    gpu = {"check": "ecc_sram", "gpu": 1, "uuid": "GPU-1", "limit": "0", "cls": "reset"}
+    write(tmp_path / "7", breach={"red_line": "hardware", "kind": "ecc", "value": "3", "gpu": gpu})
+    run("show", "--state-dir", tmp_path)
+    page = capsys.readouterr().out
+    assert "  red line   hardware: ecc (3)\n" in page
+    assert "  gpu        1 GPU-1: ecc_sram, limit 0, class reset\n" in page
+
+
 def test_an_incident_without_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An all-reduced NaN names no node and no rank: a dash, in list and show."""
     breach = {"red_line": "numeric", "kind": "non_finite", "node": None, "rank": None, "value": "nan"}

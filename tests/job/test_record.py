@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.record import Recorder
-from slurm_guard.model.breach import Breach, BreachKind, RedLine
+from slurm_guard.model.breach import Breach, BreachKind, RedLine, SickGpu
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
 from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, OpenIncident, Stamp
@@ -96,6 +96,16 @@ def test_second_guard_takes_an_unfinished_incident_up(tmp_path: Path) -> None:
     stages = bench.read()["stages"]
     assert (stages["breach"], stages["killed"], stages["restarted"]) == (1000.0, 1001.0, 1502.0)
     assert [entry["what"] for entry in bench.journal.own_entries()].count("breach") == 1
+
+
+def test_the_gpu_of_a_breach_is_taken_up_too(tmp_path: Path) -> None:
+    """It is in incident.json, and the guard that goes on knows whom to accuse."""
+    gpu = SickGpu("ecc_sram", 1, "GPU-1", "0", "reset")
+    broken = Breach(RedLine.HARDWARE, BreachKind.ECC, "3", "3 errors", node="n2", suspects=("n2",), gpu=gpu)
+    first = Bench(tmp_path)
+    first.note(OpenIncident("i-1", broken))
+    assert first.read()["breach"]["gpu"] == asdict(gpu)
+    assert Bench(tmp_path).recorder.find_unfinished("7.a", 0) == ("i-1", broken)
 
 
 @pytest.mark.parametrize(
