@@ -16,13 +16,15 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from slurm_guard.checkpoint.part import WriteParts, read_checksum
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped, Stamp
 
-SCHEMA = 1
+SCHEMA = 2
+"""1 had SHA-256 checksums of the parts, 2 has XXH3-128; both are read."""
 MANIFEST = "MANIFEST.json"
 MANIFEST_LIMIT = 4 << 20
 """Bytes of a manifest that are read; more is no manifest of ours."""
@@ -40,9 +42,7 @@ def checkpoint_name(iteration: int) -> str:
     return f"{_PREFIX}{iteration:010d}"
 
 
-def write_checkpoint(
-    parent: str, kind: CheckpointKind, stamp: Stamp, write_parts: Callable[[str], None]
-) -> Checkpoint:
+def write_checkpoint(parent: str, kind: CheckpointKind, stamp: Stamp, write_parts: WriteParts) -> Checkpoint:
     """Write a checkpoint into `parent` and return it; `write_parts` fills the directory it is given.
 
     A whole one of the same iteration and fork is left as it is and returned. Whatever fails, nothing
@@ -61,8 +61,8 @@ def write_checkpoint(
         os.mkdir(working)
         with contextlib.suppress(OSError):  # not every shared file system has locks
             lock = _lock(working)
-        write_parts(working)
-        checkpoint = _seal(working, final, kind, stamp)
+        parts = _collect(working, write_parts(working) or ())
+        checkpoint = _seal(working, final, kind, stamp, parts)
         _put_in_place(working, final, stamp)
         _sync(parent)
         return checkpoint
@@ -71,6 +71,8 @@ def write_checkpoint(
     finally:
         shutil.rmtree(working, ignore_errors=True)
         if lock >= 0:
+            with contextlib.suppress(OSError):  # a fork holds the same lock: closing alone would leave it
+                fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
 
@@ -106,14 +108,20 @@ def read_checkpoints(parent: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped
     return tuple(good), tuple(s for s in found if isinstance(s, Skipped))
 
 
-def verify_checkpoint(checkpoint: Checkpoint) -> Skipped | None:
-    """Read every byte: None when all checksums fit, else the first thing that is wrong."""
+def verify_checkpoint(checkpoint: Checkpoint, advance: Callable[[int], None] | None = None) -> Skipped | None:
+    """Read every byte: None when all checksums fit, else the first thing that is wrong.
+
+    `advance` is told how many bytes were read each time that some were.
+    """
     try:
         for part in checkpoint.parts:
-            if _checksum(os.path.join(checkpoint.directory, part.name)) != part.checksum:
+            kind = part.checksum.partition(":")[0]
+            if read_checksum(os.path.join(checkpoint.directory, part.name), kind, advance) != part.checksum:
                 return Skipped(
                     checkpoint.directory, f"{part.name} does not have its checksum: its bytes have changed"
                 )
+    except CheckpointError as error:
+        return Skipped(checkpoint.directory, str(error))
     except OSError as error:
         return Skipped(checkpoint.directory, f"it cannot be read: {error.strerror or error}")
     return None
@@ -158,12 +166,27 @@ def _same(final: str, stamp: Stamp) -> Checkpoint | None:
     return present if isinstance(present, Checkpoint) and present.fork == stamp.fork else None
 
 
-def _seal(working: str, final: str, kind: CheckpointKind, stamp: Stamp) -> Checkpoint:
+def _collect(working: str, hashed: Iterable[Part]) -> tuple[Part, ...]:
+    known = {part.name: part for part in hashed}
     parts = []
     for name in sorted(os.listdir(working)):
         path = os.path.join(working, name)
-        _sync(path)
-        parts.append(Part(name, os.stat(path).st_size, _checksum(path)))
+        size = os.stat(path).st_size
+        if name not in known:
+            _sync(path)
+            parts.append(Part(name, size, read_checksum(path)))
+        elif known[name].size != size:
+            raise CheckpointError(f"{path} has {size} bytes though {known[name].size} were written")
+        else:
+            parts.append(known[name])
+    if lost := sorted(known.keys() - {part.name for part in parts}):
+        raise CheckpointError(f"{', '.join(lost)} vanished from {working} while it was written")
+    return tuple(parts)
+
+
+def _seal(
+    working: str, final: str, kind: CheckpointKind, stamp: Stamp, parts: tuple[Part, ...]
+) -> Checkpoint:
     loss = stamp.loss if stamp.loss is not None and math.isfinite(stamp.loss) else None
     checkpoint = Checkpoint(
         kind,
@@ -174,7 +197,7 @@ def _seal(working: str, final: str, kind: CheckpointKind, stamp: Stamp) -> Check
         stamp.finite,
         stamp.world_size,
         time.time(),
-        tuple(parts),
+        parts,
         stamp.fork,
     )
     with open(os.path.join(working, MANIFEST), "wb") as file:
@@ -249,15 +272,6 @@ def _plain(name: str) -> str:
 
 def _body_checksum(body: dict[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _checksum(path: str) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(1 << 20))
-    with open(path, "rb", buffering=0) as file:
-        while size := file.readinto(buffer):
-            digest.update(buffer[:size])
-    return "sha256:" + digest.hexdigest()
 
 
 def _sync(path: str) -> None:

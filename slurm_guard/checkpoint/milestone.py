@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from slurm_guard.checkpoint.manifest import remove_stale, write_checkpoint
+from slurm_guard.checkpoint.part import WriteParts
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Stamp
 
@@ -13,7 +13,7 @@ STALE_S = 86_400.0
 """Age of an unfinished milestone that no living writer can have; locks may not reach over shared storage."""
 
 
-def write_milestone(directory: str, stamp: Stamp, write_parts: Callable[[str], None]) -> Checkpoint:
+def write_milestone(directory: str, stamp: Stamp, write_parts: WriteParts) -> Checkpoint:
     """Write a milestone and return it.
 
     Raises:

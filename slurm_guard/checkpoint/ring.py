@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 
 from slurm_guard.checkpoint.directory import distrust, make_private
 from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, remove_stale, write_checkpoint
+from slurm_guard.checkpoint.part import WriteParts
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped, Stamp
 from slurm_guard.policy.restore import choose_kept
@@ -26,7 +26,7 @@ def read_ring(directory: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ..
     return read_checkpoints(directory)
 
 
-def write_ring(directory: str, stamp: Stamp, write_parts: Callable[[str], None]) -> Checkpoint:
+def write_ring(directory: str, stamp: Stamp, write_parts: WriteParts) -> Checkpoint:
     """Write a ring checkpoint, then drop the oldest. Nothing is dropped before this one is complete.
 
     Raises:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,9 @@ from slurm_guard.checkpoint.manifest import (
     verify_checkpoint,
     write_checkpoint,
 )
+from slurm_guard.checkpoint.part import PIECE, PartFile, read_checksum, write_part
 from slurm_guard.errors import CheckpointError
-from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped, Stamp
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped, Stamp
 
 
 def write(parent: Path, iteration: int = 42, text: bytes = b"weights" * 1000, fork: str = "a") -> Checkpoint:
@@ -100,7 +103,7 @@ def _swap(directory: Path) -> None:
         (_no_json, "no manifest of ours"),
         (_other_json, "no manifest of ours"),
         (_cut_manifest, "no manifest of ours"),
-        (_newer_schema, "has schema 99; this slurm-guard reads up to 1"),
+        (_newer_schema, "has schema 99; this slurm-guard reads up to 2"),
         (_changed_manifest, "does not have its own checksum"),
         (_swap, "is that of iteration 7"),
     ],
@@ -131,14 +134,8 @@ def test_a_flipped_bit_is_found_by_its_checksum(tmp_path: Path) -> None:
 
 def test_a_part_outside_the_directory_is_refused(tmp_path: Path) -> None:
     """A manifest cannot make us read a file elsewhere, even one that was signed anew."""
-    from slurm_guard.checkpoint import manifest
-
     written = write(tmp_path)
-    path = Path(written.directory, MANIFEST)
-    body = json.loads(path.read_text())
-    del body["checksum"]
-    body["parts"][0]["name"] = "../../secret"
-    path.write_text(json.dumps({**body, "checksum": manifest._body_checksum(body)}))
+    _change_manifest(Path(written.directory), lambda body: body["parts"][0].update(name="../../secret"))
     assert isinstance(read_checkpoint(written.directory), Skipped)
 
 
@@ -201,3 +198,101 @@ def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
     assert read_checkpoints(str(tmp_path / "none")) == ((), ())
     (tmp_path / "file").write_text("")
     assert "Not a directory" in read_checkpoints(str(tmp_path / "file"))[1][0].reason
+
+
+def test_a_part_that_was_hashed_while_it_was_written_is_not_read_again(tmp_path: Path) -> None:
+    """Its checksum is that of the file's bytes, whatever pieces they came in."""
+    pieces = (b"first", memoryview(bytearray(3 * PIECE + 7)), b"")
+
+    def parts(directory: str) -> list[Part]:
+        def fill(file: PartFile) -> None:
+            for piece in pieces:
+                assert file.write(piece) == len(piece)
+
+        return [write_part(directory, "state.pt", fill)]
+
+    written = write_checkpoint(str(tmp_path), CheckpointKind.RING, Stamp(1), parts)
+    path = Path(written.directory, "state.pt")
+    assert path.read_bytes() == b"".join(bytes(piece) for piece in pieces)
+    assert written.parts == (Part("state.pt", path.stat().st_size, read_checksum(str(path))),)
+    told: list[int] = []
+    assert verify_checkpoint(written, told.append) is None
+    assert sum(told) == written.parts[0].size
+
+
+def test_a_part_that_is_not_what_was_written_is_no_checkpoint(tmp_path: Path) -> None:
+    """Cut or gone behind the writer's back: found before the checkpoint gets its name."""
+
+    def cut(directory: str) -> list[Part]:
+        part = write_part(directory, "state.pt", lambda file: _fill(file, b"weights"))
+        os.truncate(Path(directory, part.name), 3)
+        return [part]
+
+    with pytest.raises(CheckpointError, match="has 3 bytes though 7 were written"):
+        write_checkpoint(str(tmp_path), CheckpointKind.RING, Stamp(1), cut)
+    with pytest.raises(CheckpointError, match=r"gone.pt vanished"):
+        write_checkpoint(
+            str(tmp_path), CheckpointKind.RING, Stamp(1), lambda _: [Part("gone.pt", 7, "xxh3-128:0")]
+        )
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_cancelled_save_is_discarded(tmp_path: Path) -> None:
+    """Between two pieces it is asked whether anybody still wants it."""
+    answers = iter((False, False, True))
+
+    def parts(directory: str) -> list[Part]:
+        return [
+            write_part(
+                directory, "state.pt", lambda file: _fill(file, bytes(9 * PIECE)), lambda: next(answers)
+            )
+        ]
+
+    with pytest.raises(CheckpointError, match="cancelled"):
+        write_checkpoint(str(tmp_path), CheckpointKind.RING, Stamp(1), parts)
+    assert os.listdir(tmp_path) == []
+
+
+def _fill(file: PartFile, text: bytes) -> None:
+    file.write(text)
+
+
+def _change_manifest(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    from slurm_guard.checkpoint import manifest
+
+    body = json.loads((directory / MANIFEST).read_text())
+    del body["checksum"]
+    change(body)
+    text = json.dumps({**body, "checksum": manifest._body_checksum(body)})
+    (directory / MANIFEST).write_text(text)
+
+
+def test_a_checkpoint_of_schema_1_is_read_and_verified(tmp_path: Path) -> None:
+    """A job that is requeued after an upgrade resumes from what the older release wrote."""
+    directory = Path(write(tmp_path).directory)
+
+    def age(body: dict[str, Any]) -> None:
+        body["schema"] = 1
+        for part in body["parts"]:
+            text = (directory / part["name"]).read_bytes()
+            part["checksum"] = "sha256:" + hashlib.sha256(text).hexdigest()
+
+    _change_manifest(directory, age)
+    found = read_checkpoint(str(directory))
+    assert isinstance(found, Checkpoint)
+    assert verify_checkpoint(found) is None
+    (directory / "extra.pt").write_bytes(b"MORE")
+    skipped = verify_checkpoint(found)
+    assert skipped is not None
+    assert "extra.pt does not have its checksum" in skipped.reason
+
+
+def test_an_unknown_kind_of_checksum_is_not_believed(tmp_path: Path) -> None:
+    """It may be right, but nobody here can tell."""
+    directory = Path(write(tmp_path).directory)
+    _change_manifest(directory, lambda body: body["parts"][0].update(checksum="crc:1"))
+    found = read_checkpoint(str(directory))
+    assert isinstance(found, Checkpoint)
+    skipped = verify_checkpoint(found)
+    assert skipped is not None
+    assert "crc is a kind of checksum" in skipped.reason
