@@ -164,11 +164,9 @@ def test_parameters_of_fsdp1_are_refused() -> None:
     """One rank's norm is not the model's: clipping by it would tear the ranks apart."""
     import torch
 
-    class FlatParameter(torch.nn.Parameter):
-        pass
-
+    flat = type("FlatParameter", (torch.nn.Parameter,), {})
     with pytest.raises(UsageError, match="use FSDP2"):
-        Clipper().clip([FlatParameter(torch.ones(1))], 1.0)
+        Clipper().clip([flat(torch.ones(1))], 1.0)
 
 
 def test_ranks_of_ddp_skip_alike(tmp_path: Path) -> None:
