@@ -80,5 +80,13 @@ def _is_compiled(path: Path) -> bool:
 
 
 def find_program(name: str) -> str:
-    """The full path of a program that the hooks call; "" where there is none."""
+    """The full path of a program of the system that the hooks call; "" where there is none."""
     return shutil.which(name, path=HOOK_PATH) or shutil.which(name) or ""
+
+
+def find_slurm_program(name: str) -> str:
+    """The full path of a command of Slurm's; "" where there is none.
+
+    The administrator's own comes first: a packaged Slurm may lie beside the one that runs.
+    """
+    return shutil.which(name) or shutil.which(name, path=HOOK_PATH) or ""

@@ -13,7 +13,7 @@ import typer
 
 from slurm_guard.adapters.files import write_atomic
 from slurm_guard.adapters.installation import find_foreign
-from slurm_guard.adapters.interpreter import compile_package, find_foreign_code, find_program
+from slurm_guard.adapters.interpreter import compile_package, find_foreign_code, find_slurm_program
 from slurm_guard.adapters.site_kit import Done, SiteKit
 from slurm_guard.cli.site_content import (
     adopt_site,
@@ -182,7 +182,7 @@ def _check_unused() -> None:
     from slurm_guard.policy.doctor.hook import HOOK_KEYS
     from slurm_guard.policy.doctor.slurm_conf import parse_scontrol_config
 
-    if not find_program("scontrol"):
+    if not find_slurm_program("scontrol"):
         return
     try:
         config = parse_scontrol_config(SlurmCli().read_config())

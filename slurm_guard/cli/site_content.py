@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from slurm_guard.adapters.interpreter import find_program
+from slurm_guard.adapters.interpreter import find_program, find_slurm_program
 from slurm_guard.adapters.site_kit import read_snippets, render_hook
 from slurm_guard.config.compiled import compile_site
 from slurm_guard.config.load import load_settings
@@ -69,7 +69,7 @@ def compile_alone(text: str, scontrol: str) -> str:
 
 def find_scontrol() -> str:
     """The program by which the hooks ask Slurm."""
-    return find_program("scontrol") or "/usr/bin/scontrol"
+    return find_slurm_program("scontrol") or "/usr/bin/scontrol"
 
 
 def plan_expected(gpus: int | None) -> list[KitFile]:

@@ -294,7 +294,7 @@ def test_slurm_is_asked_before_its_hooks_go(
     script = "exit 1" if answer is None else f"echo '{answer.format(site=own)}'"
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setattr(site, "find_program", lambda name: f"{tmp_path}/{name}")
+    monkeypatch.setattr(site, "find_slurm_program", lambda name: f"{tmp_path}/{name}")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if code == 0:
         site._check_unused()
