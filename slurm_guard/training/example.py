@@ -126,6 +126,7 @@ def train(arguments: argparse.Namespace, place: RankPlace, device: Any) -> None:
         began = time.monotonic()
         _say(place, f"iteration {iteration} loss {mean.item():.4f}")
         guard.iteration(iteration, loss=mean)
+    guard.finish()
     _say(place, f"training finished at iteration {arguments.iterations}")
 
 

@@ -6,9 +6,10 @@
         ...
         guard.iteration(i, loss=loss)
 
-It works the same with guarded-srun around it and without, with torch.distributed and without. A save
-that fails is a warning: training goes on. The state must be the same on every rank (DDP); random
-number generators are left alone, so seed them by iteration.
+It works the same with guarded-srun around it and without, with torch.distributed and without. Training
+waits for a copy of the state in memory; the copy is written in the background, one save at a time. A save
+that fails is a warning: training goes on. The state must be the same on every rank (DDP); random number
+generators are left alone, so seed them by iteration.
 """
 
 from __future__ import annotations
@@ -17,26 +18,31 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_guard.checkpoint.directory import plan_directories
-from slurm_guard.checkpoint.milestone import clean_milestones, write_milestone
-from slurm_guard.checkpoint.ring import clean_ring, write_ring
+from slurm_guard.checkpoint.milestone import clean_milestones
+from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.training.agreement import Wish, agree, gather, locate, parse_wish
 from slurm_guard.training.heartbeat import heartbeat
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
-from slurm_guard.training.state import apply_state, check_replicated, collect_state, has_nan, write_state
+from slurm_guard.training.saver import Due, Saver
+from slurm_guard.training.state import apply_state, check_replicated
 
 _log = logging.getLogger("slurm_guard")
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where training goes on: after `iteration`. `source` is `ring` or `milestone`."""
+    """Where training goes on: after `iteration`. `source` is `ring` or `milestone`.
+
+    `epoch` is what `Guard.iteration` was told, or the number of epochs that were done by `epoch_end`.
+    """
 
     iteration: int
     epoch: float | None
@@ -55,17 +61,28 @@ class Guard:
         *,
         ring_every: int | None,
         milestone_every: int | None,
+        milestone_epochs: int | None = None,
     ) -> None:
-        for name, every in (("ring_every", ring_every), ("milestone_every", milestone_every)):
+        given = {
+            "ring_every": ring_every,
+            "milestone_every": milestone_every,
+            "milestone_epochs": milestone_epochs,
+        }
+        for name, every in given.items():
             if every is not None and every < 1:
-                raise CheckpointError(f"{name}={every}: give a number of iterations, or None for never")
+                unit = "epochs" if name == "milestone_epochs" else "iterations"
+                raise CheckpointError(f"{name}={every}: give a number of {unit}, or None for never")
         self._directories = directories
         self._place = place
         self._wish = wish
         self._ring_every = ring_every
         self._milestone_every = milestone_every
+        self._milestone_epochs = milestone_epochs
         self._state: MutableMapping[str, Any] | None = None
+        self._saver = Saver(directories, all_or_none=False)
         self._fork = ""
+        self._pid = 0
+        self._phase = "train"
         self._last: tuple[int, Any, float | None] | None = None
 
     @classmethod
@@ -74,12 +91,14 @@ class Guard:
         *,
         ring_every: int | None,
         milestone_every: int | None,
+        milestone_epochs: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Guard:
         """A guard for this process, directories and rank taken from the environment (default: os.environ).
 
-        A ring checkpoint is due every `ring_every` iterations, a milestone every `milestone_every`; None
-        is never. All ranks must give the same numbers: each node decides by itself.
+        A ring checkpoint is due every `ring_every` iterations, a milestone every `milestone_every` and,
+        where the training calls `epoch_end`, every `milestone_epochs` epochs; None is never. All ranks
+        must give the same numbers: each node decides by itself.
 
         Raises:
             CheckpointError: a number below 1, or SLURM_GUARD_RESUME_FROM cannot be understood.
@@ -91,6 +110,7 @@ class Guard:
             parse_wish(known.get("SLURM_GUARD_RESUME_FROM", "")),
             ring_every=ring_every,
             milestone_every=milestone_every,
+            milestone_epochs=milestone_epochs,
         )
 
     def resume(self, state: MutableMapping[str, Any]) -> ResumePoint | None:
@@ -105,13 +125,16 @@ class Guard:
                 though SLURM_GUARD_RESUME_FROM names a directory.
         """
         check_replicated(state)
+        self.finish()
         self._state = state
         self._place = locate(self._place)
         if self._place.local_rank == 0:
             clean_ring(self._directories.ring)
         if self._place.rank == 0:
             clean_milestones(self._directories.milestone)
-        self._fork = gather(secrets.token_hex(4))[0]
+        joined = gather((secrets.token_hex(4), self._place.local_rank == 0))
+        self._fork, nodes = joined[0][0], sum(first for _, first in joined)
+        self._saver, self._pid = Saver(self._directories, all_or_none=nodes > 1), os.getpid()
         agreed = agree(self._directories, self._wish, verify=self._place.local_rank == 0)
         if self._place.rank == 0:
             for skipped in agreed.skipped:
@@ -126,6 +149,8 @@ class Guard:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
 
         It is a heartbeat too. `loss` may be a tensor: a device is only waited for when something is saved.
+        What is due while the save before is still being written is left out on a single node, and waits
+        for it, within bounds, on several.
         """
         heartbeat(i, loss=loss, epoch=epoch, phase="train")
         self._last = (i, loss, epoch)
@@ -133,9 +158,48 @@ class Guard:
         milestone_due = self._milestone_every is not None and i > 0 and i % self._milestone_every == 0
         self._save(ring=ring_due, milestone=milestone_due)
 
+    @property
+    def skipped(self) -> int:
+        """How many saves were left out, because the one before was still being written."""
+        return self._saver.skipped
+
+    def epoch_end(self, e: int) -> None:
+        """Say that epoch `e`, counted from 0, is done, and save the milestone that is due by epochs.
+
+        Call it after all that the training itself does at the end of an epoch.
+        """
+        heartbeat(epoch=e + 1)
+        if self._last is not None:
+            self._last = (*self._last[:2], float(e + 1))
+        due = self._milestone_epochs is not None and (e + 1) % self._milestone_epochs == 0
+        self._save(ring=False, milestone=due)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Say that what is done inside is no training: `evaluation`, `compile`, `load` or `final`.
+
+        Each phase has a time limit of its own under a guard.
+        """
+        before, self._phase = self._phase, name
+        heartbeat(phase=name)
+        try:
+            yield
+        finally:
+            self._phase = before
+            heartbeat(phase=before)
+
     def save_now(self) -> None:
-        """Save a ring checkpoint and a milestone of the last iteration, due or not."""
+        """Save a ring checkpoint and a milestone of the last iteration, due or not, and wait for them."""
         self._save(ring=True, milestone=True)
+        with self.phase("checkpoint"):
+            self.finish()
+
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """Wait until the save in flight is on the disk; False when it is not within `timeout_s`.
+
+        The end of the interpreter does this by itself, for 30 s at most; `os._exit` does not.
+        """
+        return self._saver.finish(timeout_s)
 
     def _save(self, *, ring: bool, milestone: bool) -> None:
         if self._state is None:
@@ -146,40 +210,16 @@ class Guard:
         milestone = milestone and self._place.rank == 0
         if self._last is None or not (ring or milestone):
             return
-        heartbeat(phase="checkpoint")
-        self._write(ring=ring, milestone=milestone)
-        heartbeat(phase="train")
-
-    def _write(self, *, ring: bool, milestone: bool) -> None:
-        assert self._state is not None
-        assert self._last is not None
-        # The state is whole on every rank and nothing here is collective: no rank waits for another's disk.
-        try:
-            saved = collect_state(self._state)
-            stamp = self._stamp(saved)
-        except Exception as error:
-            _log.warning("slurm-guard: no checkpoint of iteration %d: %s", self._last[0], error)
-            return
-        if ring:
-            _attempt(lambda: write_ring(self._directories.ring, stamp, lambda path: write_state(saved, path)))
-        if milestone:
-            _attempt(
-                lambda: write_milestone(
-                    self._directories.milestone, stamp, lambda path: write_state(saved, path)
-                )
+        if os.getpid() != self._pid:
+            _log.warning(
+                "slurm-guard: no checkpoint: process %d is a fork of the one that resumed", os.getpid()
             )
+            return
+        last = self._last
+        with self.phase("checkpoint"):
+            self._saver.save(self._state, lambda: self._stamp(*last), Due(last[0], ring, milestone))
 
-    def _stamp(self, saved: dict[str, Any]) -> Stamp:
-        assert self._last is not None
-        i, loss, epoch = self._last
+    def _stamp(self, iteration: int, loss: Any, epoch: float | None) -> Stamp:
         number = None if loss is None else float(loss)
-        finite = (number is None or math.isfinite(number)) and not has_nan(saved)
-        return Stamp(i, epoch, number, finite, self._place.world_size, self._fork)
-
-
-def _attempt(write: Callable[[], Checkpoint]) -> None:
-    """A full disk must not end the training that the checkpoint is there to protect."""
-    try:
-        write()
-    except Exception as error:
-        _log.warning("slurm-guard: %s; training goes on without this checkpoint", error)
+        finite = number is None or math.isfinite(number)
+        return Stamp(iteration, epoch, number, finite, self._place.world_size, self._fork)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from slurm_guard.checkpoint.part import write_part
 from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Part
 
 STATE = "state.pt"
+_PIECE = 32_768
+"""Elements that are looked at in one go: little memory, and too few for torch to wake other threads."""
 
 
 def collect_state(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,27 +23,30 @@ def collect_state(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_state(saved: Mapping[str, Any], directory: str) -> None:
+def write_state(
+    saved: Mapping[str, Any], directory: str, cancelled: Callable[[], bool] = lambda: False
+) -> Part:
     """Write the collected state as `state.pt`, and see that it can be loaded again.
 
     Raises:
-        CheckpointError: it holds objects that a safe load refuses, so it could never be resumed from.
+        CheckpointError: it holds objects that a safe load refuses, so it could never be resumed from; or
+            `cancelled` said so between two pieces.
         OSError: the disk is full, or fails.
     """
     import torch
 
-    path = os.path.join(directory, STATE)
     try:
-        with open(path, "wb") as file:
-            torch.save(dict(saved), file)
+        part = write_part(directory, STATE, lambda file: torch.save(dict(saved), file), cancelled)
     except RuntimeError as error:
         raise _cause(error) from error
+    path = os.path.join(directory, STATE)
     try:
         torch.load(
             path, map_location="cpu", weights_only=True, mmap=True
         )  # structure only; tensors stay on disk
     except Exception as error:
         raise CheckpointError(f"the state cannot be loaded safely (weights_only=True): {error}") from error
+    return part
 
 
 def read_state(directory: str) -> dict[str, Any]:
@@ -92,9 +99,9 @@ def check_replicated(state: Mapping[str, Any]) -> None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The operating system's own word where there is one: torch's writer hides a full disk behind its own."""
+    """The reason where there is one: torch's writer hides a full disk, or our own word, behind its own."""
     found: BaseException | None = error
-    while found is not None and not isinstance(found, OSError):
+    while found is not None and not isinstance(found, (OSError, CheckpointError)):
         found = found.__context__
     return found or error
 
@@ -104,9 +111,22 @@ def has_nan(saved: Any) -> bool:
     import torch
 
     return any(
-        bool(torch.isnan(leaf).any()) if isinstance(leaf, torch.Tensor) else math.isnan(leaf)
+        any(map(_holds_nan, leaf.detach().reshape(-1).split(_PIECE)))
+        if isinstance(leaf, torch.Tensor)
+        else math.isnan(leaf)
         for leaf in _leaves(saved)
     )
+
+
+def _holds_nan(piece: Any) -> bool:
+    import torch
+
+    if not piece.numel():
+        return False
+    try:
+        return math.isnan(torch.aminmax(piece).min)
+    except RuntimeError:  # not made for the shortest floating-point types
+        return bool(piece.float().isnan().any())
 
 
 def _leaves(value: Any) -> Iterator[Any]:

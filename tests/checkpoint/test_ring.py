@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,17 +73,6 @@ def test_a_ring_that_others_could_write_to_is_not_used(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ring)
     assert "not a directory of this user" in read_ring(str(link))[1][0].reason
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2500k", "none", disk], check=True)
-    yield disk
-    subprocess.run(["umount", disk], check=True)
 
 
 def test_a_full_disk_keeps_what_there_was(small_disk: Path) -> None:

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slurm_guard.training.writer import finish_all
+
 
 def start(rank: dict[str, Any], argv: list[str]) -> int:
     """Fork one rank; its pid."""
@@ -33,6 +35,7 @@ def start(rank: dict[str, Any], argv: list[str]) -> int:
     except Exception as error:
         print(f"{type(error).__name__}: {error}", flush=True)
     finally:
+        finish_all()  # as the end of an interpreter does
         os._exit(code)
 
 

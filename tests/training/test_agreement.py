@@ -22,7 +22,7 @@ RANKS = 3
 def save(root: Path, rank: int, iteration: int) -> Path:
     ring = str(root / str(rank) / "ring")
     stamp = Stamp(iteration, fork="a")
-    return Path(write_ring(ring, stamp, lambda path: write_state({"at": iteration}, path)).directory)
+    return Path(write_ring(ring, stamp, lambda path: [write_state({"at": iteration}, path)]).directory)
 
 
 def agree_all(root: Path, wish: Wish = Wish()) -> list[Agreed]:  # noqa: B008 - frozen
@@ -75,7 +75,7 @@ def test_a_file_that_torch_refuses_on_one_rank_is_out_for_all(tmp_path: Path) ->
         stamp = Stamp(20, fork="a")
         write_ring(ring, stamp, lambda path, bad=bad: _write(path, bad))  # type: ignore[misc]
     milestone = str(tmp_path / "milestones")
-    write_milestone(milestone, Stamp(15), lambda path: write_state({"at": 15}, path))
+    write_milestone(milestone, Stamp(15), lambda path: [write_state({"at": 15}, path)])
     agreed = agree_all(tmp_path)
     assert restored(agreed) == {(15, 15)}
     assert any("rank 2: " in skipped.reason for skipped in agreed[0].skipped)

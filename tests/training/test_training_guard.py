@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,18 @@ from slurm_guard.training.guard import Guard
 from slurm_guard.training.state import has_nan, read_state, write_state
 
 
-def guard(root: Path, ring_every: int | None = 2, milestone_every: int | None = None) -> Guard:
+def guard(
+    root: Path,
+    ring_every: int | None = 2,
+    milestone_every: int | None = None,
+    milestone_epochs: int | None = None,
+) -> Guard:
     environment = {"SLURM_GUARD_RING_DIR": str(root / "ring"), "SLURM_GUARD_STATE_DIR": str(root / "state")}
     return Guard.from_environment(
-        ring_every=ring_every, milestone_every=milestone_every, environment=environment
+        ring_every=ring_every,
+        milestone_every=milestone_every,
+        milestone_epochs=milestone_epochs,
+        environment=environment,
     )
 
 
@@ -33,6 +42,12 @@ def ring(root: Path) -> list[int]:
 
 def milestones(root: Path) -> list[int]:
     return [c.iteration for c in read_checkpoints(str(root / "state" / "milestones"))[0]]
+
+
+def train(one: Guard, i: int, **told: Any) -> None:
+    """An iteration that takes longer than the disk does."""
+    one.iteration(i, **told)
+    assert one.finish(60)
 
 
 @pytest.fixture
@@ -51,7 +66,7 @@ def test_saves_when_due_and_resumes_what_was_saved(tmp_path: Path, state: dict[s
     assert first.resume(state) is None
     for i in range(6):
         state["seen"] = i * 32
-        first.iteration(i, loss=torch.tensor(0.5), epoch=0.25 * i)
+        train(first, i, loss=torch.tensor(0.5), epoch=0.25 * i)
     assert (ring(tmp_path), milestones(tmp_path)) == ([2, 4], [3])
     kept = state["model"].weight.detach().clone()
     torch.nn.init.zeros_(state["model"].weight)
@@ -67,7 +82,7 @@ def test_save_now_saves_both(tmp_path: Path, state: dict[str, Any]) -> None:
     """The next attempt may have this node's disk or not."""
     one = guard(tmp_path, ring_every=None)
     one.resume(state)
-    one.iteration(7)
+    train(one, 7)
     assert (ring(tmp_path), milestones(tmp_path)) == ([], [])
     one.save_now()
     assert (ring(tmp_path), milestones(tmp_path)) == ([7], [7])
@@ -79,9 +94,9 @@ def test_a_nan_in_the_state_is_not_finite_though_the_loss_was(tmp_path: Path, st
 
     one = guard(tmp_path)
     one.resume(state)
-    one.iteration(2, loss=1.0)
+    train(one, 2, loss=1.0)
     torch.nn.init.constant_(state["model"].bias, float("nan"))
-    one.iteration(4, loss=1.0)
+    train(one, 4, loss=1.0)
     point = guard(tmp_path).resume(state)
     assert point is not None
     assert point.iteration == 2
@@ -95,7 +110,7 @@ def test_a_save_that_fails_is_a_warning(
     one.resume(state)
     (tmp_path / "ring").write_text("a file where the ring should be")
     with caplog.at_level(logging.WARNING):
-        one.iteration(2, loss=1.0)
+        train(one, 2, loss=1.0)
     assert "cannot make the ring directory" in caplog.text
 
 
@@ -106,7 +121,7 @@ def test_objects_that_could_never_be_loaded_safely_are_refused_when_saved(
     state["config"] = Path("/somewhere")
     one = guard(tmp_path)
     one.resume(state)
-    one.iteration(2)
+    train(one, 2)
     assert "cannot be loaded safely" in caplog.text
     assert ring(tmp_path) == []
 
@@ -123,7 +138,7 @@ def test_a_state_dict_that_raises_is_a_warning(
     state["broken"] = Broken()
     one = guard(tmp_path)
     one.resume(state)
-    one.iteration(2)
+    train(one, 2)
     assert "no checkpoint of iteration 2: not now" in caplog.text
 
 
@@ -147,7 +162,7 @@ def test_a_state_that_does_not_fit_is_an_error_that_names_it(tmp_path: Path, sta
 
     one = guard(tmp_path)
     one.resume(state)
-    one.iteration(2)
+    train(one, 2)
     with pytest.raises(CheckpointError, match="model refuses its saved state"):
         guard(tmp_path).resume({**state, "model": torch.nn.Linear(5, 5)})
     with pytest.raises(CheckpointError, match="the training has"):
@@ -158,6 +173,8 @@ def test_misuse_is_said_at_once(tmp_path: Path) -> None:
     """Before the first iteration, not at the first save."""
     with pytest.raises(CheckpointError, match="ring_every=0"):
         guard(tmp_path, ring_every=0)
+    with pytest.raises(CheckpointError, match="milestone_epochs=-1: give a number of epochs"):
+        guard(tmp_path, milestone_epochs=-1)
     with pytest.raises(CheckpointError, match="before the first iteration"):
         guard(tmp_path).iteration(1)
 
@@ -172,7 +189,7 @@ def test_only_the_local_rank_0_writes_the_ring_and_rank_0_the_milestone(
         paths = {"SLURM_GUARD_RING_DIR": str(root / "ring"), "SLURM_GUARD_STATE_DIR": str(root / "state")}
         one = Guard.from_environment(ring_every=5, milestone_every=5, environment={**place, **paths})
         one.resume(state)
-        one.iteration(5)
+        train(one, 5)
         assert (ring(root), milestones(root)) == expected
 
 
@@ -212,10 +229,76 @@ def test_an_iteration_is_a_heartbeat_and_a_save_says_so(
     witness, saver = _Witness(), guard(tmp_path)
     saver.resume({"witness": witness})
     for i in (1, 2):
-        saver.iteration(i, loss=0.5 * i, epoch=0.25)
+        train(saver, i, loss=0.5 * i, epoch=0.25)
     (saving,), after = witness.said, read_heartbeat(os.getpid())
     assert saving is not None
     assert after is not None
     assert (saving.phase, after.phase) == (Phase.CHECKPOINT, Phase.TRAINING)
     for said in (saving, after):
         assert (said.iteration, said.loss, said.loss_iteration, said.epoch) == (2, 1.0, 2, 0.25)
+
+
+def test_the_end_of_an_epoch_saves_a_milestone(tmp_path: Path, state: dict[str, Any]) -> None:
+    """Every second epoch here; where to go on is the number of epochs that are done."""
+    one = guard(tmp_path, ring_every=None, milestone_epochs=2)
+    one.resume(state)
+    for e in range(5):
+        one.iteration(e * 10 + 9, epoch=e + 0.9)
+        one.epoch_end(e)
+        assert one.finish(60)
+    assert milestones(tmp_path) == [19, 39]
+    point = guard(tmp_path).resume(state)
+    assert point is not None
+    assert (point.iteration, point.epoch, point.source) == (39, 4.0, "milestone")
+
+
+def test_a_phase_has_its_name_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it ends by an error, and when a save happens inside."""
+    monkeypatch.setenv("SLURM_GUARD_RUN", "run")
+    monkeypatch.setattr(sys.modules["slurm_guard.training.heartbeat"], "_beaters", {})
+
+    def said() -> Phase:
+        beat = read_heartbeat(os.getpid())
+        assert beat is not None
+        return beat.phase
+
+    one = guard(tmp_path)
+    one.resume({})
+    one.iteration(1)
+    with one.phase("evaluation"):
+        assert said() is Phase.EVALUATION
+        one.save_now()
+        assert said() is Phase.EVALUATION
+    assert said() is Phase.TRAINING
+    with suppress(ZeroDivisionError), one.phase("evaluation"):
+        raise ZeroDivisionError
+    assert said() is Phase.TRAINING
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_of_the_training_saves_nothing(tmp_path: Path, state: dict[str, Any]) -> None:
+    """A DataLoader worker has a copy of the guard, and no business with the ring."""
+    one = guard(tmp_path)
+    one.resume(state)
+    train(one, 2)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            one.iteration(4)
+            one.save_now()
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert ring(tmp_path) == [2]
+    train(one, 6)
+    assert ring(tmp_path) == [2, 6]
+
+
+def test_resuming_again_waits_for_the_save_in_flight(tmp_path: Path, state: dict[str, Any]) -> None:
+    """A training that rolls back by itself, in the same process."""
+    one = guard(tmp_path)
+    one.resume(state)
+    one.iteration(2)
+    point = one.resume(state)
+    assert point is not None
+    assert point.iteration == 2

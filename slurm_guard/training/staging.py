@@ -1,0 +1,112 @@
+"""A copy of the training state in memory, so that training goes on while the copy is written.
+
+The copy is what training waits for. Its memory is kept and used again by the next save, pinned where the
+state is on a CUDA device: a fresh gigabyte costs more than the copying into it. It is as large as the
+state that is saved, once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_Kind = tuple[int, bool]
+"""Size in bytes of a buffer, and whether it is meant to be pinned."""
+
+
+class Staging:
+    """The memory for one copy at a time: what `copy` returned is overwritten by its next call."""
+
+    def __init__(self) -> None:
+        self._buffers: list[tuple[_Kind, Any]] = []
+
+    def copy(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The collected state with every tensor on the CPU and nothing shared with the training.
+
+        Tensors that share memory share it in the copy too, as torch.save keeps it. Returns once the copies
+        from devices have arrived.
+
+        Raises:
+            Exception: whatever an object in the state makes of being copied.
+        """
+        import torch
+
+        tensors = [tensor for tensor in _tensors(saved) if _is_plain(tensor)]
+        sources = {_key(tensor): tensor.untyped_storage() for tensor in tensors}
+        kinds = [(source.nbytes(), source.device.type == "cuda") for source in sources.values()]
+        buffers = dict(zip(sources, self._take(kinds), strict=True))
+        with torch.no_grad():
+            for key, source in sources.items():
+                if source.nbytes():
+                    buffers[key].copy_(source, non_blocking=True)
+            for device in {source.device for source in sources.values() if source.device.type == "cuda"}:
+                torch.cuda.synchronize(device)
+            staged = {id(tensor): _view(tensor, buffers[_key(tensor)]) for tensor in tensors}
+        return dict(copy.deepcopy(dict(saved), staged))
+
+    def _take(self, kinds: list[_Kind]) -> list[Any]:
+        """A buffer of each kind, old ones first. What fits no more is freed before anything new is taken."""
+        old = defaultdict(list)
+        for kind, buffer in self._buffers:
+            old[kind].append(buffer)
+        found = [old[kind].pop() if old[kind] else None for kind in kinds]
+        self._buffers = []
+        old.clear()
+        taken = [
+            _make_buffer(kind) if buffer is None else buffer
+            for kind, buffer in zip(kinds, found, strict=True)
+        ]
+        self._buffers = list(zip(kinds, taken, strict=True))
+        return taken
+
+
+def _make_buffer(kind: _Kind) -> Any:
+    import torch
+
+    size, pinned = kind
+    if pinned:
+        try:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+        except RuntimeError:  # the limit for locked memory: ordinary memory copies slower, and is right too
+            pass
+    return torch.UntypedStorage(size)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether the bytes of its storage are all there is to it; others are copied by their own rules."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _key(tensor: Any) -> tuple[Any, int, int]:
+    storage = tensor.untyped_storage()
+    return storage.device, storage.data_ptr(), storage.nbytes()
+
+
+def _view(tensor: Any, buffer: Any) -> Any:
+    import torch
+
+    view = torch.empty(0, dtype=tensor.dtype)
+    view.set_(buffer, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return view.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,185 @@
+"""What is saved, what is left out and what waits while the save before is still being written."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
+from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
+from slurm_guard.training import saver as module
+from slurm_guard.training.saver import PATIENCE_S, Due, Saver
+from slurm_guard.training.state import read_state
+
+
+def due(iteration: int, *, ring: bool = True, milestone: bool = False) -> Due:
+    return Due(iteration, ring, milestone)
+
+
+def save(saver: Saver, state: dict[str, Any], what: Due) -> bool:
+    return saver.save(state, lambda: Stamp(what.iteration), what)
+
+
+def saved(directory: str) -> dict[int, Any]:
+    good, _ = read_checkpoints(directory)
+    assert [verify_checkpoint(checkpoint) for checkpoint in good] == [None] * len(good)
+    return {checkpoint.iteration: read_state(checkpoint.directory)["at"] for checkpoint in good}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Directories:
+    return Directories(str(tmp_path / "ring"), str(tmp_path / "milestones"))
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """A ring that is written once the event is set."""
+    gate = Event()
+
+    def write(directory: str, stamp: Stamp, write_parts: Callable[[str], Any]) -> Checkpoint:
+        gate.wait(60)
+        return write_ring(directory, stamp, write_parts)
+
+    monkeypatch.setattr(module, "write_ring", write)
+    yield gate
+    gate.set()
+
+
+def test_training_goes_on_and_the_state_of_the_save_is_written(places: Directories, slow_disk: Event) -> None:
+    """Nothing is on the disk when the call returns; what gets there is older than the state by then."""
+    import torch
+
+    weights, saver = torch.full((3,), 10.0), Saver(places, all_or_none=False)
+    assert save(saver, {"at": weights}, due(10))
+    assert saved(places.ring) == {}
+    weights.fill_(11.0)
+    slow_disk.set()
+    assert saver.finish(60)
+    assert saved(places.ring)[10].tolist() == [10.0] * 3
+
+
+def test_on_one_node_what_is_due_meanwhile_is_left_out(
+    places: Directories, slow_disk: Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted, and said at the 1st, 2nd, 4th … only; the state is not even looked at."""
+    saver = Saver(places, all_or_none=False)
+    assert save(saver, {"at": 10}, due(10))
+    with caplog.at_level(logging.WARNING):
+        assert not any(save(saver, {"at": i}, due(i)) for i in (20, 30, 40))
+    assert saver.skipped == 3
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "no checkpoint of iteration 20: the one before is still being written" in said[0]
+    slow_disk.set()
+    assert saver.finish(60)
+    assert save(saver, {"at": 50}, due(50))
+    assert saver.finish(60)
+    assert saved(places.ring) == {10: 10, 50: 50}
+
+
+class _Disk:
+    """A writer whose save in flight ends after `lasts_s`, or never."""
+
+    def __init__(self, lasts_s: float) -> None:
+        self.lasts_s = lasts_s
+        self.waits: list[float | None] = []
+        self.started = 0
+        self.busy = True
+
+    def wait(self, timeout_s: float | None) -> bool:
+        self.waits.append(timeout_s)
+        self.busy = timeout_s is not None and self.lasts_s > timeout_s
+        return not self.busy
+
+    def start(self, write: Callable[[], None]) -> None:
+        self.started += 1
+
+
+def on(disk: _Disk, places: Directories, *, all_or_none: bool) -> Saver:
+    saver = Saver(places, all_or_none=all_or_none)
+    saver._writer = disk  # type: ignore[assignment]
+    return saver
+
+
+def test_on_several_nodes_it_waits_so_that_all_save_the_same_iterations(places: Directories) -> None:
+    """Two rings that leave out different iterations may have none in common."""
+    disk = _Disk(lasts_s=PATIENCE_S - 1)
+    saver = on(disk, places, all_or_none=True)
+    assert save(saver, {"at": 20}, due(20))
+    assert (disk.waits, disk.started, saver.skipped) == ([PATIENCE_S], 1, 0)
+
+
+def test_a_disk_that_hangs_is_waited_for_once(places: Directories) -> None:
+    """The guard is not the reason that a training stands still; when the disk comes back it is used again."""
+    disk = _Disk(lasts_s=float("inf"))
+    saver = on(disk, places, all_or_none=True)
+    assert [save(saver, {"at": i}, due(i)) for i in (20, 30, 40)] == [False] * 3
+    assert (disk.waits, disk.started, saver.skipped) == ([PATIENCE_S], 0, 3)
+    disk.busy = False
+    assert save(saver, {"at": 50}, due(50))
+    disk.busy = True
+    assert not save(saver, {"at": 60}, due(60))
+    assert disk.waits == [PATIENCE_S] * 2
+
+
+def test_a_milestone_waits_on_one_node_too(places: Directories) -> None:
+    """It is rare, and the next one is far."""
+    disk = _Disk(lasts_s=1)
+    saver = on(disk, places, all_or_none=False)
+    assert save(saver, {"at": 20}, due(20, milestone=True))
+    assert disk.waits == [PATIENCE_S]
+
+
+def test_one_copy_is_written_to_both_places(places: Directories) -> None:
+    """Also when one of the places fails."""
+    saver = Saver(places, all_or_none=False)
+    save(saver, {"at": 10}, due(10, milestone=True))
+    assert saver.finish(60)
+    assert saved(places.ring) == saved(places.milestone) == {10: 10}
+    Path(places.ring).chmod(0o777)
+    save(saver, {"at": 20}, due(20, milestone=True))
+    assert saver.finish(60)
+    assert saved(places.milestone) == {10: 10, 20: 20}
+
+
+def test_a_disk_that_fills_up_or_turns_read_only_is_a_warning(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The training goes on, the complete ones stay, and room that comes back is used."""
+    import torch
+
+    ring = str(small_disk / "ring")
+    saver = Saver(Directories(ring, ""), all_or_none=False)
+
+    def attempt(iteration: int) -> list[int]:
+        assert save(saver, {"at": torch.full((250_000,), float(iteration))}, due(iteration))
+        assert saver.finish(60)
+        return sorted(saved(ring))
+
+    assert attempt(10) == [10]
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(900_000))
+    assert attempt(20) == [10]
+    assert "No space left on device" in caplog.text
+    filler.unlink()
+    assert attempt(30) == [10, 30]
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert attempt(40) == [10, 30]
+    assert "Read-only file system" in caplog.text
+
+
+def test_a_state_that_cannot_be_copied_is_a_warning(
+    places: Directories, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is begun."""
+    saver = Saver(places, all_or_none=False)
+    assert not save(saver, {"at": Event()}, due(10))
+    assert "no checkpoint of iteration 10: cannot pickle" in caplog.text
+    assert saved(places.ring) == {}
