@@ -29,10 +29,14 @@ from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.training.agreement import Wish, agree, gather, locate, parse_wish
+from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.heartbeat import heartbeat
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
 from slurm_guard.training.saver import Due, Saver
 from slurm_guard.training.state import apply_state, check_replicated
+
+_CLIPPING = "slurm_guard.clipping"
+"""The name under which the guard's own state is saved beside the training's."""
 
 _log = logging.getLogger("slurm_guard")
 
@@ -80,6 +84,7 @@ class Guard:
         self._milestone_epochs = milestone_epochs
         self._state: MutableMapping[str, Any] | None = None
         self._saver = Saver(directories, all_or_none=False)
+        self._clipper = Clipper()
         self._fork = ""
         self._pid = 0
         self._phase = "train"
@@ -121,10 +126,12 @@ class Guard:
         must call this, after `init_process_group` and before the first iteration.
 
         Raises:
-            CheckpointError: the state is sharded or does not fit the checkpoint, or nothing can be read
+            CheckpointError: the state is sharded, has a name of ours or does not fit the checkpoint, or nothing can be read
                 though SLURM_GUARD_RESUME_FROM names a directory.
         """
         check_replicated(state)
+        if _CLIPPING in state:
+            raise CheckpointError(f"{_CLIPPING} is what the guard saves itself: give the state another name")
         self.finish()
         self._state = state
         self._place = locate(self._place)
@@ -141,7 +148,9 @@ class Guard:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
         if agreed.checkpoint is None:
             return None
+        own = {name: agreed.saved.pop(name) for name in (_CLIPPING,) if name in agreed.saved}
         apply_state(state, agreed.saved)
+        apply_state(dict.fromkeys(own, self._clipper), own)
         found = agreed.checkpoint
         return ResumePoint(found.iteration, found.epoch, found.kind.value, found)
 
@@ -157,6 +166,14 @@ class Guard:
         ring_due = self._ring_every is not None and i > 0 and i % self._ring_every == 0
         milestone_due = self._milestone_every is not None and i > 0 and i % self._milestone_every == 0
         self._save(ring=ring_due, milestone=milestone_due)
+
+    def clip_gradients(self, parameters: Any, max_norm: float, **options: Any) -> float:
+        """Clip the gradients before `optimizer.step`, on every rank; their norm before that.
+
+        See `Clipper.clip` for what it does, its options and its errors. Its state is saved and resumed
+        with the training's.
+        """
+        return self._clipper.clip(parameters, max_norm, **options)
 
     @property
     def skipped(self) -> int:
@@ -217,7 +234,11 @@ class Guard:
             return
         last = self._last
         with self.phase("checkpoint"):
-            self._saver.save(self._state, lambda: self._stamp(*last), Due(last[0], ring, milestone))
+            self._saver.save(
+                {**self._state, _CLIPPING: self._clipper},
+                lambda: self._stamp(*last),
+                Due(last[0], ring, milestone),
+            )
 
     def _stamp(self, iteration: int, loss: Any, epoch: float | None) -> Stamp:
         number = None if loss is None else float(loss)

@@ -14,7 +14,9 @@ import pytest
 
 from slurm_guard.adapters.heartbeat import read_heartbeat
 from slurm_guard.checkpoint.manifest import read_checkpoints
+from slurm_guard.checkpoint.ring import write_ring
 from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Stamp
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.phase import Phase
 from slurm_guard.training.guard import Guard
@@ -302,3 +304,41 @@ def test_resuming_again_waits_for_the_save_in_flight(tmp_path: Path, state: dict
     point = one.resume(state)
     assert point is not None
     assert point.iteration == 2
+
+
+def test_the_clipping_goes_on_where_it_was(tmp_path: Path, state: dict[str, Any]) -> None:
+    """A spike before the save still tightens after the resume; without a checkpoint it begins anew."""
+    import torch
+
+    def clip(one: Guard, size: float) -> float:
+        weight = torch.nn.Parameter(torch.zeros(1))
+        weight.grad = torch.tensor([size])
+        one.clip_gradients([weight], 100.0)
+        return float(weight.grad)
+
+    first = guard(tmp_path)
+    first.resume(state)
+    for i in range(1, 61):
+        clip(first, 1.0 if i != 60 else 1000.0)
+    train(first, 60)
+    tightened = clip(first, 1000.0)
+    assert tightened < 100
+    second = guard(tmp_path)
+    assert second.resume(state)
+    assert clip(second, 1000.0) == tightened
+    other = guard(tmp_path / "empty")
+    other.resume(state)
+    assert clip(other, 1000.0) == pytest.approx(100)
+
+
+def test_a_checkpoint_from_before_there_was_clipping_is_resumed(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    """And a name that is the guard's own is refused before anything is saved under it."""
+    saved = {"model": state["model"].state_dict(), "optimizer": state["optimizer"].state_dict(), "seen": 7}
+    write_ring(str(tmp_path / "ring" / "cluster-local"), Stamp(8), lambda path: [write_state(saved, path)])
+    one = guard(tmp_path)
+    assert one.resume(state)
+    assert state["seen"] == 7
+    with pytest.raises(CheckpointError, match="give the state another name"):
+        one.resume({**state, "slurm_guard.clipping": 1})
