@@ -32,7 +32,7 @@ def inspect_file(path: str) -> str:
         with open(path, "rb") as file:
             if path.endswith(".safetensors"):
                 return _inspect_safetensors(file, found.st_size)
-            if file.read(len(_ZIP)) == _ZIP and not zipfile.is_zipfile(file):
+            if _is_archive(path, file) and not zipfile.is_zipfile(file):
                 return "is cut off: the end of the archive is missing"
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
@@ -50,12 +50,17 @@ def read_through(path: str, advance: Callable[[int], object]) -> str:
         return fault
     try:
         with open(path, "rb") as file:
-            if file.read(len(_ZIP)) == _ZIP:
+            if _is_archive(path, file):
                 return _read_archive(file, advance)
             file.seek(0)
             return _read_plain(file, advance)
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
+
+
+def _is_archive(path: str, file: BinaryIO) -> bool:
+    """torch.distributed.checkpoint puts many archives one after the other: that is none."""
+    return file.read(len(_ZIP)) == _ZIP and not path.endswith(".distcp")
 
 
 def _inspect_safetensors(file: BinaryIO, size: int) -> str:

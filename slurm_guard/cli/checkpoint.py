@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from slurm_guard.checkpoint.choice import Choice, find_newest, find_resume
-from slurm_guard.checkpoint.directory import plan_directories
-from slurm_guard.checkpoint.manifest import read_checkpoints
+from slurm_guard.checkpoint.choice import find_newest, find_resume
+from slurm_guard.checkpoint.foreign import Foreign, Naming, parse_naming
+from slurm_guard.cli.checkpoint_bytes import verify_entries
+from slurm_guard.cli.checkpoint_entry import (
+    Entry,
+    Place,
+    compose_entries,
+    dump,
+    look,
+    newest_first,
+    own_directories,
+    show_size,
+    to_json,
+)
+from slurm_guard.job.writer import plain
 from slurm_guard.model.checkpoint import Checkpoint, Skipped
 
 app = typer.Typer(no_args_is_help=True, help="What there is to resume from.")
@@ -20,75 +32,217 @@ app = typer.Typer(no_args_is_help=True, help="What there is to resume from.")
 _Directories = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[DIR…]", help="Directories that hold checkpoints. Default: those of the job around."
+        metavar="[DIR]…",
+        help="Directories that hold checkpoints, or checkpoints. Default: those of the job around.",
+        show_default=False,
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Pattern = Annotated[
+    str,
+    typer.Option(
+        "--pattern",
+        metavar="NAME",
+        help="Names that are checkpoints too: {iteration} stands for the number, * for anything. Those of "
+        "Hugging Face Trainer, Lightning and torch.distributed.checkpoint are known.",
+        show_default=False,
+    ),
+]
+_Marker = Annotated[
+    str,
+    typer.Option(
+        "--marker",
+        metavar="FILE",
+        help="The file that ends a checkpoint of --pattern: of an unknown layout none is believed without.",
+        show_default=False,
+    ),
+]
 
 
 @app.command()
-def latest(directories: _Directories = None, as_json: _Json = False) -> None:
+def latest(
+    directories: _Directories = None, pattern: _Pattern = "", marker: _Marker = "", as_json: _Json = False
+) -> None:
     """Print the newest good checkpoint, every byte verified; exit 1 when there is none."""
+    places = look(directories, parse_naming(pattern, marker))
+    own = own_directories()
     if directories:
-        choice = find_newest(directories)
+        choice = find_newest([p.directory for p in places if not (p.single or p.problems)])
     else:
-        own = plan_directories(os.environ, os.getcwd())
         choice = find_resume(own.milestone, own.ring)
-    if as_json:
-        print(json.dumps(_as_json(choice), indent=1))
-    else:
-        for skipped in choice.skipped:
-            typer.echo(f"skipped {skipped.directory}: {skipped.reason}", err=True)
-        if choice.checkpoint is None:
-            typer.echo(f"no good checkpoint in {', '.join(_default(directories))}", err=True)
-        else:
-            print(choice.checkpoint.directory)
-    if choice.checkpoint is None:
-        raise typer.Exit(1)
+    other, passed = _choose_other(places, choice.checkpoint) if directories else (None, [])
+    skipped = [*(_problems(places) if directories else []), *choice.skipped, *passed]
+    chosen = to_json(other) if other else asdict(choice.checkpoint) if choice.checkpoint else None
+    said = [f"skipped {bad.directory}: {bad.reason}" for bad in skipped]
+    if chosen is None:
+        said.append(f"no good checkpoint in {', '.join(directories or [own.ring, own.milestone])}")
+    body = {
+        "resume_from": other.directory if other else choice.resume_from,
+        "checkpoint": chosen,
+        "skipped": [asdict(bad) for bad in skipped],
+    }
+    _answer(as_json, body, [chosen["directory"]] if chosen else [], said, failed=chosen is None)
 
 
 @app.command("list")
-def list_checkpoints(directories: _Directories = None, as_json: _Json = False) -> None:
-    """List checkpoints by iteration: sizes are compared, bytes are not read."""
-    found: list[Checkpoint] = []
-    skipped: list[Skipped] = []
-    for directory in _default(directories):
-        good, bad = read_checkpoints(directory)
-        found.extend(good)
-        skipped.extend(bad)
-    found.sort(key=lambda checkpoint: checkpoint.iteration)
-    if as_json:
-        body = {"checkpoints": [asdict(c) for c in found], "skipped": [asdict(s) for s in skipped]}
-        print(json.dumps(body, indent=1))
-        return
-    if found:
-        print(f"{'iteration':>10}  {'kind':9}  {'loss':>10}  {'size':>10}  {'written':19}  directory")
-    for checkpoint in found:
-        print(_row(checkpoint))
-    for bad_one in skipped:
-        typer.echo(f"no checkpoint: {bad_one.directory}: {bad_one.reason}", err=True)
-    if not found:
-        typer.echo(f"no checkpoints in {', '.join(_default(directories))}", err=True)
-
-
-def _default(directories: list[str] | None) -> list[str]:
-    own = plan_directories(os.environ, os.getcwd())
-    return directories or [own.ring, own.milestone]
-
-
-def _as_json(choice: Choice) -> dict[str, Any]:
-    return {
-        "resume_from": choice.resume_from,
-        "checkpoint": asdict(choice.checkpoint) if choice.checkpoint else None,
-        "skipped": [asdict(skipped) for skipped in choice.skipped],
+def list_checkpoints(
+    directories: _Directories = None, pattern: _Pattern = "", marker: _Marker = "", as_json: _Json = False
+) -> None:
+    """List checkpoints, newest first: sizes are compared, bytes are not read."""
+    places = look(directories, parse_naming(pattern, marker))
+    entries, problems = newest_first(places), _problems(places)
+    bad = [Skipped(entry.directory, entry.fault) for entry in entries if entry.fault]
+    body = {
+        "checkpoints": [to_json(entry) for entry in entries if not entry.fault],
+        "skipped": [asdict(skipped) for skipped in (*bad, *problems)],
     }
+    lines = compose_entries(entries) if entries else []
+    _answer(as_json, body, lines, _tell(places, problems), failed=bool(problems))
 
 
-def _row(checkpoint: Checkpoint) -> str:
-    loss = (
-        "not finite" if not checkpoint.finite else "" if checkpoint.loss is None else f"{checkpoint.loss:.4f}"
-    )
-    size_mb = sum(part.size for part in checkpoint.parts) / 1e6
-    written = datetime.fromtimestamp(checkpoint.written_s).isoformat(" ", "seconds")
-    kind, iteration = checkpoint.kind.value, checkpoint.iteration
-    return f"{iteration:>10}  {kind:9}  {loss:>10}  {size_mb:>7.2f} MB  {written:19}  {checkpoint.directory}"
+@app.command()
+def show(
+    directories: _Directories = None, pattern: _Pattern = "", marker: _Marker = "", as_json: _Json = False
+) -> None:
+    """Show a checkpoint in detail: its stamp, files, sizes and checksums. Of several, the newest."""
+    from slurm_guard.cli.checkpoint_show import compose_details
+
+    places = look(directories, parse_naming(pattern, marker))
+    shown = [newest_first([place])[0] for place in places if place.entries]
+    problems = _problems(places)
+    if directories:
+        empty = (place.directory for place in places if not place.entries and not place.problems)
+        problems += [Skipped(directory, "no checkpoints are there") for directory in empty]
+    body = {"checkpoints": [to_json(entry) for entry in shown], "skipped": [asdict(bad) for bad in problems]}
+    lines = [line for entry in shown for line in (*compose_details(entry, time.time()), "")]
+    _answer(as_json, body, lines[:-1], _tell(places, problems), failed=bool(problems) or not shown)
+
+
+@app.command()
+def verify(
+    directories: _Directories = None, pattern: _Pattern = "", marker: _Marker = "", as_json: _Json = False
+) -> None:
+    """Read every byte of every checkpoint; exit 1 when one is bad, or when there is none."""
+    places = look(directories, parse_naming(pattern, marker))
+    entries, problems = newest_first(places), _problems(places)
+    read = list(zip(entries, verify_entries(entries), strict=True))
+    rows = [
+        {"directory": entry.directory, "good": not fault, "reason": fault or entry.doubt, "size": entry.size}
+        for entry, fault in read
+    ]
+    body = {"checkpoints": rows, "skipped": [asdict(bad) for bad in problems]}
+    bad = any(fault for _, fault in read)
+    lines = [plain(_verdict(entry, fault)) for entry, fault in read]
+    _answer(as_json, body, lines, _tell(places, problems), failed=bad or bool(problems) or not entries)
+
+
+@app.command()
+def prune(
+    directories: _Directories = None,
+    keep: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Keep the newest N good ones of each directory.")
+    ] = None,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="Keep what is younger than this: 12h, 7d. With --keep both must allow it."
+        ),
+    ] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove; without it you only see what would be.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Remove old checkpoints of ours, and unfinished ones of dead writers.
+
+    The newest good one always stays, every byte of it verified first; so does all that slurm-guard did not
+    write, that is not whole, or that belongs to somebody else. Without --keep or --older-than only
+    unfinished ones are removed.
+    """
+    from slurm_guard.cli.checkpoint_prune import Rule, parse_age, plan_prune, remove_planned
+
+    rule = Rule(keep, parse_age(older_than))
+    places = look(directories, Naming())
+    problems = _problems(places)
+    problems += [
+        Skipped(p.directory, "it is a checkpoint: name the directory above it") for p in places if p.single
+    ]
+    plans = [plan_prune(place, rule, time.time()) for place in places if not (place.single or place.problems)]
+    problems += [Skipped(plan.directory, plan.refused) for plan in plans if plan.refused]
+    problems += [bad for plan in plans for bad in remove_planned(plan)] if yes else []
+    going = [
+        one for plan in plans for one in plan.remove if one.directory not in {p.directory for p in problems}
+    ]
+    staying = [one for plan in plans for one in plan.keep]
+    body = {
+        "removed": yes,
+        "remove": [asdict(one) for one in going],
+        "keep": [{"directory": one.directory, "reason": one.reason} for one in staying],
+        "skipped": [asdict(bad) for bad in problems],
+    }
+    lines = [plain(f"keep     {one.directory}: {one.reason}") for one in staying]
+    lines += [
+        plain(f"{'removed' if yes else 'remove '}  {one.directory}{_size(one.size)}: {one.reason}")
+        for one in going
+    ]
+    said = [f"{bad.directory}: {bad.reason}" for bad in problems]
+    if going and not yes:
+        said.append(f"{len(going)} would be removed; nothing was: add --yes")
+    _answer(as_json, body, lines, said, failed=bool(problems))
+
+
+def _answer(
+    as_json: bool, body: dict[str, Any], lines: list[str], said: Iterable[str], *, failed: bool
+) -> None:
+    """Print the body as JSON, or the lines, and on stderr what else is to be said; exit 1 where it failed."""
+    if as_json:
+        print(dump(body))
+    else:
+        if lines:
+            print("\n".join(lines))
+        for line in said:
+            print(plain(line), file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _tell(places: Sequence[Place], problems: Iterable[Skipped]) -> list[str]:
+    said = [f"{bad.directory}: {bad.reason}" for bad in problems]
+    if not said and not any(place.entries for place in places):
+        said.append(f"no checkpoints in {', '.join(place.directory for place in places)}")
+    return said
+
+
+def _choose_other(places: Sequence[Place], ours: Checkpoint | None) -> tuple[Entry | None, list[Skipped]]:
+    """The newest good one that was named itself or that somebody else wrote, where it is beyond `ours`;
+    and why newer ones are not.
+    """
+    skipped: list[Skipped] = []
+    others = [
+        Place(
+            place.directory, tuple(e for e in place.entries if place.single or isinstance(e.found, Foreign))
+        )
+        for place in places
+    ]
+    for entry in newest_first(others):
+        if ours is not None and (entry.iteration is None or entry.iteration <= ours.iteration):
+            break
+        fault = entry.fault or entry.doubt or verify_entries([entry])[0]
+        if not fault:
+            return entry, skipped
+        skipped.append(Skipped(entry.directory, fault))
+    return None, skipped
+
+
+def _verdict(entry: Entry, fault: str) -> str:
+    if fault:
+        return f"bad   {entry.directory}: {fault}"
+    return f"good  {entry.directory}{_size(entry.size)}" + (f": {entry.doubt}" if entry.doubt else "")
+
+
+def _size(size: int | None) -> str:
+    return "" if size is None else f" ({show_size(size)})"
+
+
+def _problems(places: Iterable[Place]) -> list[Skipped]:
+    return [problem for place in places for problem in place.problems]

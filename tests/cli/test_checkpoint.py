@@ -1,15 +1,19 @@
-"""`slurm-guard checkpoint latest` and `list`."""
+"""`slurm-guard checkpoint latest`, `list` and `show`."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 from pathlib import Path
 
 import pytest
+from foreign_layout import cut, save, save_trainer
 from typer.testing import CliRunner
 
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.cli.app import main
 from slurm_guard.cli.checkpoint import app
 from slurm_guard.model.checkpoint import Checkpoint, Stamp
 
@@ -60,18 +64,183 @@ def test_latest_knows_the_directories_of_the_job_around(
     assert json.loads(result.stdout)["resume_from"] == "ring:25"
 
 
-def test_list_shows_good_ones_in_order_and_names_the_others(tmp_path: Path) -> None:
-    """A row each on stdout, what is none on stderr."""
+def test_list_shows_the_newest_first_and_why_one_is_not_whole(tmp_path: Path) -> None:
+    """A row each, what is not whole in its place."""
     milestone(tmp_path, 20, finite=False)
     milestone(tmp_path, 10)
     (tmp_path / "iteration-0000000030").mkdir()
     result = CliRunner().invoke(app, ["list", str(tmp_path)])
-    rows = [line.split()[:3] for line in result.stdout.splitlines()]
-    assert rows == [
-        ["iteration", "kind", "loss"],
-        ["10", "milestone", "0.5000"],
-        ["20", "milestone", "not"],
-    ]
-    assert "iteration-0000000030: MANIFEST.json is missing" in result.stderr
+    head, *rows = result.stdout.splitlines()
+    assert head.split() == ["ITERATION", "EPOCH", "LOSS", "KIND", "SIZE", "AGE", "STATE", "DIRECTORY"]
+    assert [row.split()[0] for row in rows] == ["30", "20", "10"]
+    assert "MANIFEST.json is missing" in rows[0]
+    assert "whole, but not finite" in rows[1]
+    assert rows[2].split()[1:6] == ["-", "0.5000", "milestone", "7", "B"]
+    assert rows[2].split()[-2:] == ["whole", str(tmp_path / "iteration-0000000010")]
     body = json.loads(CliRunner().invoke(app, ["list", str(tmp_path), "--json"]).stdout)
-    assert [checkpoint["iteration"] for checkpoint in body["checkpoints"]] == [10, 20]
+    assert [checkpoint["iteration"] for checkpoint in body["checkpoints"]] == [20, 10]
+    assert [checkpoint["state"].split(":")[0] for checkpoint in body["checkpoints"]] == [
+        "whole, but not finite",
+        "whole",
+    ]
+    assert [Path(bad["directory"]).name for bad in body["skipped"]] == ["iteration-0000000030"]
+
+
+def test_list_takes_several_directories_and_a_checkpoint_itself(tmp_path: Path) -> None:
+    """One table of all, each once."""
+    newest = milestone(tmp_path / "a", 30)
+    milestone(tmp_path / "b", 20)
+    alone = milestone(tmp_path / "c", 10)
+    milestone(tmp_path / "c", 40)
+    result = CliRunner().invoke(app, ["list", str(tmp_path / "a"), str(tmp_path / "b"), alone.directory])
+    assert result.exit_code == 0
+    rows = result.stdout.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["30", "20", "10"]
+    assert rows[0].endswith(newest.directory)
+
+
+@pytest.mark.parametrize("command", ["list", "latest", "show", "verify", "prune"])
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ("missing", "there is no such directory"),
+        ("file", "it is a file, and no checkpoint"),
+        ("loop", "it cannot"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_said_and_fails(
+    tmp_path: Path, command: str, made: str, why: str
+) -> None:
+    """By people on stderr, by programs in JSON; others are looked into all the same."""
+    milestone(tmp_path / "good", 10)
+    path = tmp_path / made
+    if made == "file":
+        path.write_text("no checkpoint")
+    elif made == "loop":
+        path.symlink_to(path)
+    words = [command, str(path), str(tmp_path / "good")]
+    result = CliRunner().invoke(app, words)
+    assert f"{path}: {why}" in result.stderr
+    assert "iteration-0000000010" in result.stdout
+    assert result.exit_code == (0 if command == "latest" else 1)
+    body = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert body["skipped"][0]["directory"] == str(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_directory_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+    """Not taken for an empty one."""
+    tmp_path.chmod(0)
+    result = CliRunner().invoke(app, ["list", str(tmp_path)])
+    tmp_path.chmod(0o700)
+    assert (result.exit_code, "Permission denied" in result.stderr) == (1, True)
+
+
+def test_an_empty_directory_is_no_error_of_list(tmp_path: Path) -> None:
+    """A job that has not saved yet."""
+    result = CliRunner().invoke(app, ["list", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"no checkpoints in {tmp_path}\n"
+    assert json.loads(CliRunner().invoke(app, ["list", str(tmp_path), "--json"]).stdout) == {
+        "checkpoints": [],
+        "skipped": [],
+    }
+
+
+def test_names_that_a_terminal_would_obey_are_written_plainly(tmp_path: Path) -> None:
+    """Control characters and bytes that are no text: people see a sign, programs get valid JSON."""
+    place = tmp_path / "a\x1b[31m\nb"
+    milestone(place, 10)
+    save_trainer(tmp_path, 7)
+    os.rename(os.fsencode(tmp_path / "checkpoint-7"), os.fsencode(tmp_path) + b"/x\xff7")
+    for words in (["list", str(place)], ["verify", str(place)], ["show", str(place)], ["prune", str(place)]):
+        result = CliRunner().invoke(app, words)
+        assert (result.exit_code, "\x1b" in result.stdout) == (0, False)
+        assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    found = CliRunner().invoke(app, ["list", str(tmp_path), "--pattern", "x*{iteration}", "--json"])
+    assert [checkpoint["iteration"] for checkpoint in json.loads(found.stdout)["checkpoints"]] == [7]
+
+
+def test_a_number_that_json_does_not_have_is_none(tmp_path: Path) -> None:
+    """Whatever a Trainer wrote into its state."""
+    save_trainer(tmp_path, 7, loss=math.nan)
+    text = CliRunner().invoke(app, ["list", str(tmp_path), "--json"]).stdout
+    body = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (body["checkpoints"][0]["loss"], body["checkpoints"][0]["finite"]) == (None, False)
+
+
+def test_ten_thousand_entries_are_listed(tmp_path: Path) -> None:
+    """Most of them no checkpoints: each is looked at once, and the good ones are found."""
+    for number in range(9_000):
+        (tmp_path / f"log-{number}.txt").touch()
+    for number in range(1_000):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+    milestone(tmp_path, 5000)
+    result = CliRunner().invoke(app, ["list", str(tmp_path)])
+    rows = result.stdout.splitlines()
+    assert len(rows) == 1 + 1 + 1_000
+    assert rows[1].split()[0] == "5000"
+
+
+def test_show_tells_all_that_is_known(tmp_path: Path) -> None:
+    """Stamp, files, sizes and checksums; of a directory of several the newest."""
+    milestone(tmp_path, 10)
+    newest = milestone(tmp_path, 20)
+    result = CliRunner().invoke(app, ["show", str(tmp_path)])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == newest.directory
+    for words in ("iteration   20", "loss        0.5", "world size  1", "state.pt", newest.parts[0].checksum):
+        assert words in result.stdout
+    body = json.loads(CliRunner().invoke(app, ["show", newest.directory, "--json"]).stdout)
+    assert body["checkpoints"][0]["parts"][0]["checksum"] == newest.parts[0].checksum
+
+
+def test_show_of_one_that_is_not_whole_says_why(tmp_path: Path) -> None:
+    """What is known of it: its place, and what is wrong."""
+    damaged = milestone(tmp_path, 20)
+    Path(damaged.directory, "state.pt").write_bytes(b"short")
+    result = CliRunner().invoke(app, ["show", damaged.directory])
+    assert (result.exit_code, "state.pt has 5 bytes instead of 7" in result.stdout) == (0, True)
+
+
+def test_latest_of_others_is_the_newest_whole_one(tmp_path: Path) -> None:
+    """A Trainer's that was cut off is skipped with its reason; a script gets the directory."""
+    good = save_trainer(tmp_path, 500)
+    cut(save_trainer(tmp_path, 600) / "optimizer.pt")
+    (save_trainer(tmp_path, 700) / "trainer_state.json").unlink()
+    result = CliRunner().invoke(app, ["latest", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (0, f"{good}\n")
+    assert "checkpoint-600: optimizer.pt is cut off" in result.stderr
+    assert "checkpoint-700: trainer_state.json is missing" in result.stderr
+    body = json.loads(CliRunner().invoke(app, ["latest", str(tmp_path), "--json"]).stdout)
+    assert (body["resume_from"], body["checkpoint"]["kind"]) == (str(good), "hugging-face")
+
+
+def test_latest_takes_the_newer_of_ours_and_theirs(tmp_path: Path) -> None:
+    """By iteration; of the same iteration ours, which has checksums."""
+    ours = milestone(tmp_path, 500)
+    theirs = save_trainer(tmp_path, 500)
+    assert CliRunner().invoke(app, ["latest", str(tmp_path)]).stdout == f"{ours.directory}\n"
+    os.rename(theirs, tmp_path / "kept")
+    theirs = save_trainer(tmp_path, 501)
+    assert CliRunner().invoke(app, ["latest", str(tmp_path)]).stdout == f"{theirs}\n"
+
+
+def test_a_pattern_needs_a_marker_for_latest(tmp_path: Path) -> None:
+    """Without a marker nothing says that the writer was done."""
+    directory = save(tmp_path / "model_7" / "weights.pt").parent
+    words = ["latest", str(tmp_path), "--pattern", "model_{iteration}"]
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, "name the file that ends it with --marker" in result.stderr) == (1, True)
+    (directory / "DONE").touch()
+    result = CliRunner().invoke(app, [*words, "--marker", "DONE"])
+    assert (result.exit_code, result.stdout) == (0, f"{directory}\n")
+
+
+@pytest.mark.parametrize("words", [["--pattern", "checkpoint"], ["--marker", "DONE"]])
+def test_a_wrong_pattern_is_one_line(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong, and code 2."""
+    assert main(["checkpoint", "list", str(tmp_path), *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
