@@ -121,8 +121,6 @@ def _look_into(directory: str, naming: Naming) -> Place:
         if not os.path.isdir(directory):
             os.stat(directory)
             return Place(directory, (), (Skipped(directory, "it is a file, and no checkpoint"),))
-        if not os.access(directory, os.R_OK | os.X_OK):
-            os.listdir(directory)
     except FileNotFoundError:
         return Place(directory, (), (Skipped(directory, "there is no such directory"),))
     except (OSError, ValueError) as error:

@@ -41,9 +41,7 @@ def names(directory: Path) -> list[str]:
 
 
 def iterations(directory: Path) -> list[int]:
-    return [
-        int(name.removeprefix("iteration-")) for name in names(directory) if name.startswith("iteration-")
-    ]
+    return [int(path.name[-10:]) for path in sorted(directory.glob("iteration-*"))]
 
 
 def leave_unfinished(directory: Path, *, age_s: float) -> Path:
