@@ -248,20 +248,31 @@ def _parse(directory: str, text: bytes) -> Checkpoint:
         checkpoint = Checkpoint(
             CheckpointKind(body["kind"]),
             directory,
-            body["iteration"],
-            body["epoch"],
-            body["loss"],
-            body["finite"],
-            body["world_size"],
-            body["written_s"],
-            tuple(Part(_plain(p["name"]), p["size"], p["checksum"]) for p in body["parts"]),
-            body["fork"],
+            _typed(body, "iteration", int),
+            _typed(body, "epoch", int, float, type(None)),
+            _typed(body, "loss", int, float, type(None)),
+            _typed(body, "finite", bool),
+            _typed(body, "world_size", int),
+            _typed(body, "written_s", int, float),
+            tuple(
+                Part(_plain(p["name"]), _typed(p, "size", int), _typed(p, "checksum", str))
+                for p in body["parts"]
+            ),
+            _typed(body, "fork", str),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise CheckpointError(f"{MANIFEST} is no manifest of ours ({type(error).__name__})") from error
     if os.path.basename(os.path.abspath(directory)) != checkpoint_name(checkpoint.iteration):
         raise CheckpointError(f"its manifest is that of iteration {checkpoint.iteration}")
     return checkpoint
+
+
+def _typed(body: dict[str, Any], name: str, *kinds: type) -> Any:
+    """A value of the manifest: what is of another type would only break later, in the middle of a resume."""
+    value = body[name]
+    if type(value) not in kinds or (isinstance(value, int | float) and not math.isfinite(value)):
+        raise TypeError(name)
+    return value
 
 
 def _plain(name: str) -> str:

@@ -296,3 +296,27 @@ def test_an_unknown_kind_of_checksum_is_not_believed(tmp_path: Path) -> None:
     skipped = verify_checkpoint(found)
     assert skipped is not None
     assert "crc is a kind of checksum" in skipped.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("iteration", "42"),
+        ("iteration", True),
+        ("epoch", "1"),
+        ("loss", [1.0]),
+        ("loss", math.inf),
+        ("finite", "yes"),
+        ("world_size", None),
+        ("written_s", 10**400),
+        ("fork", 5),
+        ("parts", [{"name": "state.pt", "size": "7", "checksum": "crc:1"}]),
+    ],
+)
+def test_a_value_of_another_type_makes_it_no_manifest(tmp_path: Path, name: str, value: object) -> None:
+    """Its own checksum may fit: whoever wrote it meant something else."""
+    directory = Path(write(tmp_path).directory)
+    _change_manifest(directory, lambda body: body.update({name: value}))
+    found = read_checkpoint(str(directory))
+    assert isinstance(found, Skipped)
+    assert "MANIFEST.json is no manifest of ours" in found.reason
