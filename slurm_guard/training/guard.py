@@ -126,8 +126,8 @@ class Guard:
         must call this, after `init_process_group` and before the first iteration.
 
         Raises:
-            CheckpointError: the state is sharded, has a name of ours or does not fit the checkpoint, or nothing can be read
-                though SLURM_GUARD_RESUME_FROM names a directory.
+            CheckpointError: the state is sharded, has a name of ours or does not fit the checkpoint, or
+                nothing can be read though SLURM_GUARD_RESUME_FROM names a directory.
         """
         check_replicated(state)
         if _CLIPPING in state:
@@ -234,11 +234,8 @@ class Guard:
             return
         last = self._last
         with self.phase("checkpoint"):
-            self._saver.save(
-                {**self._state, _CLIPPING: self._clipper},
-                lambda: self._stamp(*last),
-                Due(last[0], ring, milestone),
-            )
+            whole = {**self._state, _CLIPPING: self._clipper}
+            self._saver.save(whole, lambda: self._stamp(*last), Due(last[0], ring, milestone))
 
     def _stamp(self, iteration: int, loss: Any, epoch: float | None) -> Stamp:
         number = None if loss is None else float(loss)

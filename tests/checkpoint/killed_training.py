@@ -1,0 +1,126 @@
+"""Trains and is killed, round after round: torch is loaded once, then every round is a fork.
+
+Arguments: ring directory, rounds, seed. What a round tells before it dies stands in shared memory, so that
+nothing of it is lost: the iteration that it resumed from, the newest that was due, the newest that was
+complete, and how long a save took. One JSON object comes out: `rounds`, how many of them were killed while
+they resumed and while they saved, how many saves were `complete`, and what was `bad`, in words.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import time
+from dataclasses import dataclass, field
+
+_TOLD = struct.Struct("=qqqd")
+_LIMIT_S = 30.0
+
+
+@dataclass
+class Tally:
+    """What came of the rounds so far."""
+
+    rounds: int = 0
+    killed_resuming: int = 0
+    killed_saving: int = 0
+    complete: int = 0
+    bad: list[str] = field(default_factory=list)
+
+
+def train(ring: str, told: mmap.mmap) -> None:
+    """Resume, look at every number of what came back, and train on until killed."""
+    import torch
+
+    from slurm_guard.training.guard import Guard
+
+    environment = {"SLURM_GUARD_RING_DIR": ring, "SLURM_GUARD_STATE_DIR": f"{ring}/state"}
+    guard = Guard.from_environment(ring_every=1, milestone_every=None, environment=environment)
+    model = torch.nn.Linear(64, 64)
+    state = {"model": model, "at": 0}
+    point = guard.resume(state)
+    i = point.iteration if point else 0
+    for tensor in model.parameters():
+        if point and (state["at"] != i or not bool((tensor == i).all())):
+            raise ValueError(f"what was resumed as iteration {i} is not that of iteration {i}")
+    struct.pack_into("=qqq", told, 0, i, i, i)
+    while True:
+        began = time.monotonic()
+        i += 1
+        state["at"] = i
+        for tensor in model.parameters():
+            torch.nn.init.constant_(tensor, i)
+        struct.pack_into("=q", told, 8, i)
+        guard.iteration(i, loss=1.0)
+        # The next iteration overwrites the weights while this save may still be written, as training does.
+        for tensor in model.parameters():
+            torch.nn.init.constant_(tensor, i + 1)
+        guard.finish()
+        struct.pack_into("=qd", told, 16, i, time.monotonic() - began)
+
+
+def start(ring: str, told: mmap.mmap) -> int:
+    """Fork one round; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        train(ring, told)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def play(ring: str, told: mmap.mmap, luck: random.Random, tally: Tally) -> None:
+    """One round: start, kill at a random moment, and compare with what the round before told."""
+    _, due, complete, save_s = _TOLD.unpack_from(told)
+    struct.pack_into("=q", told, 0, -1)
+    pid = start(ring, told)
+    if luck.random() < 0.1:
+        time.sleep(luck.uniform(0, 0.03))
+    else:
+        _await_resume(pid, told)
+        time.sleep(luck.uniform(0, 3 * save_s))
+    os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    resumed, due_now, complete_now, _ = _TOLD.unpack_from(told)
+    tally.rounds += 1
+    if code != -signal.SIGKILL:
+        tally.bad.append(f"round {tally.rounds} ended with code {code}")
+    if resumed < 0:  # the next one is held to what this one was
+        tally.killed_resuming += 1
+        return
+    tally.killed_saving += due_now > complete_now
+    tally.complete += complete_now - resumed
+    if not max(complete, due - 1) <= resumed <= due:
+        tally.bad.append(f"iteration {due} was due and {complete} complete, {resumed} was resumed")
+
+
+def _await_resume(pid: int, told: mmap.mmap) -> None:
+    deadline = time.monotonic() + _LIMIT_S
+    while _TOLD.unpack_from(told)[0] < 0 and time.monotonic() < deadline:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        time.sleep(0.0005)
+
+
+def main(ring: str, rounds: int, seed: int) -> None:
+    """All rounds."""
+    import torch
+    import torch._dynamo  # an optimizer or a load would fetch it in every round
+
+    torch.set_num_threads(1)
+    luck, tally, told = random.Random(seed), Tally(), mmap.mmap(-1, _TOLD.size)
+    _TOLD.pack_into(told, 0, -1, 0, 0, 0.05)
+    while tally.rounds < rounds:
+        play(ring, told, luck, tally)
+    print(json.dumps(vars(tally)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
