@@ -78,7 +78,7 @@ def test_nothing_to_verify_is_code_1(tmp_path: Path) -> None:
 
 
 def test_those_of_others_are_read_through(tmp_path: Path) -> None:
-    """By the checksums of torch's own archives; of the files of torch.distributed.checkpoint none is compared."""
+    """By the checksums of torch's own archives; none is compared in those of torch.distributed.checkpoint."""
     trainer = save_trainer(tmp_path, 500)
     save_distributed(tmp_path / "step-7")
     lightning = save(tmp_path / "step=9.ckpt")
