@@ -131,7 +131,7 @@ class Settings:
     thermal_s: float = setting(
         600.0,
         "hardware",
-        "seconds that the hardware may hold a GPU's clocks down without a break",
+        "seconds that the hardware may hold a GPU's clocks down in a training that stands",
         low=10,
         high=86_400,
     )

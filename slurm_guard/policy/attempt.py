@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
@@ -152,18 +153,21 @@ class Attempt:
         finishing = self.watch.phases.finishing(settings, now_s)
         progress_s = self.stall.progress_s
         for breach in (
-            self._judge_gpus(settings),
+            self._judge_gpus(settings, progress_s if self._halted(settings, now_s) else inf),
             judge_ranks(self.ranks, settings, now_s, progress_s, finishing=finishing),
         ):
             if breach is not None and not self.outcomes.holds(breach.kind, now_s):
                 return [], breach
         return self.watch.judge(settings, explicit, alive, self.ranks, now_s)
 
-    def _judge_gpus(self, settings: Settings) -> Breach | None:
+    def _halted(self, settings: Settings, now_s: float) -> bool:
+        return bool(self.hardware.amiss) and self.watch.unexplained(settings, now_s)
+
+    def _judge_gpus(self, settings: Settings, working_s: float) -> Breach | None:
         if not self.hardware.amiss:
             return None
         nodes = {rank.node for rank in self.ranks.ranks.values()}
-        return self.hardware.judge(settings, nodes, self.stall.progress_s, self.stall.iteration)
+        return self.hardware.judge(settings, nodes, working_s, self.stall.iteration)
 
     def _gone(self, report: RankGone, now_s: float) -> None:
         """A rank that ended without a word of srun's ended well: the training is at its end."""
@@ -201,7 +205,7 @@ class Attempt:
         GPU that broke ends its rank, and that perhaps all.
         """
         if not self.lost_node:
-            return self._judge_gpus(CERTAIN)
+            return self._judge_gpus(CERTAIN, -inf)
         return Breach(
             RedLine.HARDWARE,
             BreachKind.NODE_LOST,

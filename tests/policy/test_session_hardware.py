@@ -140,3 +140,50 @@ def test_a_restarted_training_is_not_stopped_for_the_same_gpu() -> None:
         story.wait(1.0)
         assert story.standing is Standing.TRAINING
     assert story.session.attempt.hardware.gpus["n2", 3].first == LOST
+
+
+HUNG = GpuSeen("n2", 3, "GPU-3", "hung")
+HELD = GpuSeen("n2", 3, "GPU-3", action=0, ecc_sram=0, clock_limits=0x40)
+UNKNOWN = GpuSeen("n2", 3, "GPU-3", "unknown")
+
+
+@pytest.mark.parametrize("bad", [HUNG, HELD, UNKNOWN], ids=["hung", "held", "unknown"])
+@pytest.mark.parametrize("rhythm_s", [5.0, 600.0, 800.0])
+def test_a_training_that_goes_on_in_its_own_rhythm_is_not_stopped(bad: GpuSeen, rhythm_s: float) -> None:
+    """However rare its records are: within its rhythm nothing shows that it stands."""
+    story = _watched()
+    for number in range(4):
+        story.records(1.0, first=number + 1)
+        for _ in range(int(rhythm_s / 5)):
+            story.report(bad)
+            story.wait(5.0, step_s=1.0)
+            assert story.standing is Standing.TRAINING
+            assert not find(story.acts, act.ReadJob)
+
+
+@pytest.mark.parametrize("bad", [HUNG, HELD, UNKNOWN], ids=["hung", "held", "unknown"])
+def test_a_training_whose_progress_nobody_understands_is_not_stopped(bad: GpuSeen) -> None:
+    """Nor one that starts up: nobody knows whether it stands."""
+    story = _watched()
+    for _ in range(300):
+        story.report(bad)
+        story.wait(5.0, step_s=1.0)
+        assert story.standing is Standing.TRAINING
+        assert not find(story.acts, act.ReadJob)
+
+
+def test_a_driver_that_hangs_and_a_training_that_stands() -> None:
+    """Once the silence is longer than the rhythm of the training explains."""
+    story = _watched()
+    for number in range(30):
+        story.records(1.0, first=number + 1)
+        story.report(WELL)
+        story.wait(1.0)
+    waited_s = 0.0
+    while story.standing is Standing.TRAINING and waited_s < 890:
+        story.report(HUNG)
+        story.wait(5.0, step_s=1.0)
+        waited_s += 5.0
+    assert 300 <= waited_s <= 310  # what it waits for is the longer of both
+    (opened,) = find(story.acts, act.OpenIncident)
+    assert opened.breach.kind is BreachKind.GPU_HUNG

@@ -1,13 +1,14 @@
 """What is wrong with a GPU of the job that was not so when its training began.
 
 What the driver asks for goes before raw counters. What was so from the start is told and stops nothing, and
-a reading that is missing is no evidence.
+a reading that is missing is no evidence. What slows a training, or may pass by itself, is told while the
+training goes on: it convicts only where that has come to a halt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from slurm_guard.model.gpu import GpuFault, GpuState
@@ -27,8 +28,12 @@ _REPLAYS_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 HOT, HUNG, UNKNOWN = "hot", "hung", "unknown"
 """What counts only when it lasts."""
 
-
 _GRAVE = ("lost", "reset_required")
+_SURVIVED = frozenset({54, 74, 136, 143, 144, 145, 146, 149, 150, 155, 168})
+"""Codes of errors that a running program may survive, on links mostly, or that are about starting a GPU."""
+_ASKED = "Xid 154: "
+_LETS_END = ("drain p2p", "drain and reset")
+"""What the driver asks for once the running work has ended, in the words of its log."""
 
 
 @dataclass(slots=True)
@@ -51,39 +56,45 @@ class GpuRecord:
         since_s = self.since_s.get(what)
         return 0.0 if since_s is None else self.seen_s - since_s
 
+    def halts(self, what: str, working_s: float) -> bool:
+        """Whether the training has not gone on since this began."""
+        since_s = self.since_s.get(what)
+        return since_s is not None and working_s < since_s
 
-def judge_hardware(gpu: GpuRecord, settings: Settings, progress_s: float) -> Iterator[Finding]:
-    """What is wrong with this GPU and was not from the start; `progress_s` is when progress was made last."""
+
+def judge_hardware(gpu: GpuRecord, settings: Settings, working_s: float) -> Iterator[Finding]:
+    """What is wrong with this GPU and was not from the start; `working_s` is when the training went on last,
+    inf while its silence is none that its rhythm does not explain.
+    """
     first, now = gpu.first, gpu.now
-    yield from _judge_answer(gpu, settings, progress_s)
+    if not first.trouble:  # one that is ill from the start changes its words only
+        yield from _judge_answer(gpu, settings, working_s)
     if now.action and now.action != first.action:
         yield _judge_action(now, now.action)
     yield from _judge_memory(first, now)
-    yield from (
-        Finding("xid", fault.gpu, Level(fault.level), HealthClass(fault.cls), fault.value, "none", fault.text)
-        for fault in gpu.faults
-    )
-    yield from _judge_heat(gpu, settings)
+    for fault in gpu.faults:
+        level, cls = _weigh_fault(gpu, fault, working_s), HealthClass(fault.cls)
+        yield Finding("xid", fault.gpu, level, cls, fault.value, "none", fault.text)
+    yield from _judge_heat(gpu, settings, working_s)
     yield from _judge_links(gpu)
 
 
-def _judge_answer(gpu: GpuRecord, settings: Settings, progress_s: float) -> Iterator[Finding]:
-    trouble, was, number = gpu.now.trouble, gpu.first.trouble, gpu.now.gpu
+def _judge_answer(gpu: GpuRecord, settings: Settings, working_s: float) -> Iterator[Finding]:
+    trouble, number = gpu.now.trouble, gpu.now.gpu
     if trouble == HUNG:
         lasts_s, limit_s = gpu.lasts_s(HUNG), settings.probe_hang_s
         if lasts_s >= HUNG_WARN_S:
             # The driver that hangs halts the ranks too: where these go on, only the question is slow.
-            halted = progress_s < (gpu.since_s.get(HUNG) or 0.0)
-            level = Level.FAIL if lasts_s >= limit_s and halted else Level.WARN
+            level = Level.FAIL if lasts_s >= limit_s and gpu.halts(HUNG, working_s) else Level.WARN
             value, said = f"{lasts_s:.0f} s", f"its driver has given no answer for {lasts_s:.0f} s"
             yield Finding("gpu_hung", number, level, HealthClass.RESET, value, f"{limit_s:g} s", said)
     elif trouble == UNKNOWN:
-        lasts_s = gpu.lasts_s(UNKNOWN)
-        level = Level.FAIL if lasts_s >= UNKNOWN_S else Level.WARN
+        # So says a driver too that this process may no longer open, while the ranks hold it open.
+        lasts = gpu.lasts_s(UNKNOWN) >= UNKNOWN_S and gpu.halts(UNKNOWN, working_s)
         said = "it gives unknown errors again and again"
-        if was != trouble:
-            yield Finding("gpu_unknown", number, level, HealthClass.REBOOT, trouble, "none", said)
-    elif trouble and trouble != was:
+        level = Level.FAIL if lasts else Level.WARN
+        yield Finding("gpu_unknown", number, level, HealthClass.REBOOT, trouble, "none", said)
+    elif trouble:
         cls = HealthClass.RESET if trouble == "reset_required" else HealthClass.REBOOT
         said = {"lost": "it is lost", "reset_required": "it needs a reset"}.get(
             trouble, f"it says: {trouble}"
@@ -97,6 +108,23 @@ def _judge_action(now: GpuState, action: int) -> Finding:
     # With these two the driver lets the running work end.
     level = Level.WARN if action in (DRAIN_P2P, DRAIN_AND_RESET) else Level.FAIL
     return Finding("recovery_action", now.gpu, level, cls, str(action), "0", f"the driver asks to {words}")
+
+
+def _weigh_fault(gpu: GpuRecord, fault: GpuFault, working_s: float) -> Level:
+    code = fault.value.removeprefix("Xid ")
+    survived = code.isdigit() and int(code) in _SURVIVED and not gpu.halts(fault.value, working_s)
+    return Level.WARN if survived else Level(fault.level)
+
+
+def weigh_asked(gpu: GpuRecord, fault: GpuFault) -> GpuFault:
+    """The fault as it counts where it is what the driver asks for: it lets work end, or asked so before."""
+    asked = fault.value.removeprefix(_ASKED)
+    if asked == fault.value:
+        return fault
+    # Its old wish is told again beside every other code.
+    old = bool(gpu.first.action) and gpu.now.action in (None, gpu.first.action)
+    lets = old or asked.lower().startswith(_LETS_END)
+    return replace(fault, level=Level.WARN.value) if lets else fault
 
 
 def _judge_memory(first: GpuState, now: GpuState) -> Iterator[Finding]:
@@ -129,7 +157,7 @@ def _errors(count: int) -> str:
     return f"{count} uncorrectable memory error{'s' if count > 1 else ''}"
 
 
-def _judge_heat(gpu: GpuRecord, settings: Settings) -> Iterator[Finding]:
+def _judge_heat(gpu: GpuRecord, settings: Settings, working_s: float) -> Iterator[Finding]:
     now, lasts_s = gpu.now, gpu.lasts_s(HOT)
     if not lasts_s or not is_hot(now):
         return
@@ -138,7 +166,9 @@ def _judge_heat(gpu: GpuRecord, settings: Settings) -> Iterator[Finding]:
     held = f"the hardware holds its clocks down: {', '.join(words)}" if words else "its clocks go down"
     warm = "" if now.temperature_c is None else f", at {now.temperature_c} C"
     slow = "" if now.slowdown_c is None else f" (limit {now.slowdown_c} C)"
-    level = Level.FAIL if lasts_s >= settings.thermal_s else Level.WARN
+    # A slow training is one still, and only the hardware itself says that it is held down.
+    halted = bool(words) and gpu.halts(HOT, working_s)
+    level = Level.FAIL if lasts_s >= settings.thermal_s and halted else Level.WARN
     value, limit = f"{lasts_s:.0f} s", f"{settings.thermal_s:g} s"
     said = f"{held}{warm}{slow}, for {lasts_s:.0f} s"
     yield Finding(check, now.gpu, level, HealthClass.REBOOT, value, limit, said)

@@ -21,9 +21,13 @@ from slurm_guard.policy.hardware.rule import (
     is_hot,
     judge_hardware,
     limit_replays,
+    weigh_asked,
 )
 
 REPLAY_MINUTE_S = 60.0
+BREAK_S = 45.0
+"""Seconds without a reading after which nobody knows what was so in between: what lasts begins anew."""
+
 CERTAIN = Settings(thermal_s=math.inf, probe_hang_s=math.inf)
 """Limits by which only a GPU that is broken convicts: heat and a hang end no training by themselves."""
 _NAMES = tuple(one.name for one in fields(GpuState))
@@ -39,7 +43,6 @@ _KINDS = {
     "ecc_uncorrected": BreachKind.ECC,
     "xid": BreachKind.XID,
     "gpu_hung": BreachKind.GPU_HUNG,
-    "temperature": BreachKind.THERMAL,
     "clocks": BreachKind.THERMAL,
 }
 """The kind of breach of each check that may stop a job, the gravest first."""
@@ -66,18 +69,22 @@ class HardwareWatch:
         return later
 
     def seen(self, state: GpuState, now_s: float) -> None:
-        """Take a reading. The first one of a GPU is what all later ones are compared with."""
+        """Take a reading. The first one of a GPU is what all later ones are compared with; one that took the
+        number of another has a first one of its own.
+        """
         key = (state.node, state.gpu)
         gpu = self.gpus.get(key)
-        if gpu is None:
+        if gpu is None or (state.uuid and gpu.now.uuid and state.uuid != gpu.now.uuid):
             gpu = self.gpus[key] = GpuRecord(state, state, now_s)
             gpu.since_s = dict.fromkeys(what for what, is_so in _lasting(state) if is_so)
             self._note_first(state)
         gpu.now = state if state.uuid else replace(state, uuid=gpu.now.uuid)
-        gpu.seen_s = now_s
+        unseen, gpu.seen_s = now_s - gpu.seen_s > BREAK_S, now_s
         gpu.first = _rebase(gpu.first, gpu.now)
         for what, is_so in _lasting(state):
-            if is_so:
+            if is_so and (unseen and gpu.since_s.get(what) is not None):
+                gpu.since_s[what] = now_s
+            elif is_so:
                 gpu.since_s.setdefault(what, now_s)
             else:
                 gpu.since_s.pop(what, None)
@@ -91,17 +98,21 @@ class HardwareWatch:
             state = GpuState(fault.node, fault.gpu, fault.uuid)
             self.gpus[key] = GpuRecord(state, state, now_s)
         gpu = self.gpus[key]
-        gpu.faults = [*(known for known in gpu.faults if known.value != fault.value), fault]
+        others = [known for known in gpu.faults if known.value != fault.value]
+        gpu.faults = [*others, weigh_asked(gpu, fault)]
+        gpu.since_s[fault.value] = now_s
         self.amiss.add(key)
 
     def judge(
-        self, settings: Settings, nodes: Collection[str], progress_s: float, iteration: int | None
+        self, settings: Settings, nodes: Collection[str], working_s: float, iteration: int | None
     ) -> Breach | None:
-        """The breach, if a GPU of these nodes (those with ranks) has one; all else is told once."""
+        """The breach, if a GPU of these nodes (those with ranks) has one; all else is told once. `working_s`
+        is when the training went on last, inf while its silence is a usual one.
+        """
         convicted: list[tuple[GpuRecord, Finding]] = []
         for key in sorted(self.amiss):
             gpu = self.gpus[key]
-            for found in judge_hardware(gpu, settings, progress_s):
+            for found in judge_hardware(gpu, settings, working_s):
                 if found.level is Level.FAIL and gpu.now.node in nodes:
                     convicted.append((gpu, found))
                 elif (what := f"{found.check} {found.value if found.check == 'xid' else ''}") not in gpu.told:
@@ -119,7 +130,7 @@ class HardwareWatch:
         found: dict[str, str] = {}
         for key in sorted(self.amiss):
             gpu = self.gpus[key]
-            for one in judge_hardware(gpu, CERTAIN, gpu.seen_s):
+            for one in judge_hardware(gpu, CERTAIN, -math.inf):
                 if one.level is Level.FAIL:
                     found.setdefault(gpu.now.node, _sentence(gpu, one))
         return found
@@ -137,7 +148,7 @@ class HardwareWatch:
             self.notes.append(f"{name}: {said}; it did so before the training began, which goes on")
 
     def _sort(self, key: tuple[str, int], gpu: GpuRecord) -> None:
-        amiss = gpu.faults or gpu.since_s or any(judge_hardware(gpu, Settings(), gpu.seen_s))
+        amiss = gpu.faults or gpu.since_s or any(judge_hardware(gpu, Settings(), math.inf))
         (self.amiss.add if amiss else self.amiss.discard)(key)
 
 
@@ -185,7 +196,7 @@ def _compose_breach(convicted: Sequence[tuple[GpuRecord, Finding]], iteration: i
     others = len({(one.now.node, one.now.gpu) for one, _ in convicted}) - 1
     more = f"; {others} more GPU{'s' if others > 1 else ''} beside it" if others else ""
     cls = found.cls.value if found.cls else ""
-    lasting = {"gpu_hung": HUNG, "gpu_unknown": UNKNOWN, "clocks": HOT, "temperature": HOT}
+    lasting = {"gpu_hung": HUNG, "gpu_unknown": UNKNOWN, "clocks": HOT}
     return Breach(
         RedLine.HARDWARE,
         _KINDS[found.check],

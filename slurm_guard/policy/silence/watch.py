@@ -148,6 +148,17 @@ class SilenceWatch:
         """What the silence asks for at this time; asking changes nothing."""
         return judge_stall(self.stall, settings, explicit, now_s, self._allow(settings, now_s))
 
+    def unexplained(self, settings: Settings, now_s: float) -> bool:
+        """Whether there is a silence that neither the job's rhythm nor a phase explains: the training has
+        come to a halt. Before its second progress nobody knows.
+        """
+        if not self.stall.armed or self.stall.source in self.blind:
+            return False
+        allowed = self._allow(settings, now_s)
+        limit_s = settings.stall_s if allowed.learned_s is None else allowed.learned_s
+        silent_s = now_s - max(self.stall.progress_s, allowed.since_s)
+        return allowed.phase is None and silent_s >= limit_s
+
     def _allow(self, settings: Settings, now_s: float) -> Allowance:
         silent_s = now_s - self.stall.progress_s
         if self.stall.armed and silent_s < min(settings.learned_s, settings.stall_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +46,7 @@ class Gpu:
         self.watch = HardwareWatch()
         self.now_s = 1000.0
         self.state = first
-        self.progress_s = 0.0
+        self.working_s = 0.0
         self.watch.seen(first, self.now_s)
 
     def read(self, for_s: float = READ_S, **changes: Any) -> Breach | None:
@@ -59,7 +60,7 @@ class Gpu:
         return breach
 
     def judge(self) -> Breach | None:
-        return self.watch.judge(SETTINGS, {"n1"}, self.progress_s, 42)
+        return self.watch.judge(SETTINGS, {"n1"}, self.working_s, 42)
 
     def notes(self) -> str:
         return "; ".join(self.watch.take_notes())
@@ -213,7 +214,7 @@ def test_a_recovery_action_that_the_driver_takes_back_and_asks_for_again() -> No
 def test_a_hang_is_told_and_convicts_when_it_lasts() -> None:
     """After 30 s and after probe_hang_s, where the training has made no progress in it."""
     gpu = Gpu()
-    gpu.progress_s = 1000.0
+    gpu.working_s = 1000.0
     assert gpu.read(trouble="hung", for_s=HUNG_WARN_S) is None
     assert gpu.notes() == ""
     assert gpu.read() is None
@@ -227,9 +228,9 @@ def test_a_hang_is_told_and_convicts_when_it_lasts() -> None:
 def test_a_hang_in_which_the_training_goes_on_stops_nothing() -> None:
     """A driver that hangs halts the ranks too: here only the question is slow."""
     gpu = Gpu()
-    gpu.progress_s = 1010.0
+    gpu.working_s = 1010.0
     assert gpu.read(trouble="hung", for_s=3600) is None
-    gpu.progress_s = 1004.0
+    gpu.working_s = 1004.0
     assert gpu.judge() is not None
 
 
@@ -239,6 +240,23 @@ def test_hangs_with_answers_in_between_are_none() -> None:
     for _ in range(20):
         assert gpu.read(trouble="hung", for_s=250) is None
         assert gpu.read(trouble="") is None
+
+
+def test_a_gpu_that_was_ill_at_first_may_change_its_words() -> None:
+    """It was never well: in which words it says so depends on which question met it."""
+    gpu = Gpu(GpuState("n1", 3, "GPU-3", "hung"))
+    for trouble in ("lost", "unknown", "unknown", "unknown", "reset_required", "hung", "lost"):
+        assert gpu.read(trouble=trouble) is None
+    assert gpu.read(trouble="") is None
+    assert gpu.read(trouble="lost") is not None
+
+
+def test_unknown_errors_in_which_the_training_goes_on_stop_nothing() -> None:
+    """A driver that this process may no longer open says so, while the ranks hold it open."""
+    gpu = Gpu()
+    gpu.working_s = math.inf
+    assert gpu.read(trouble="unknown", for_s=3600) is None
+    assert "unknown errors" in gpu.notes()
 
 
 def test_unknown_errors_again_and_again_are_a_lost_gpu() -> None:
@@ -262,17 +280,49 @@ def test_unknown_errors_again_and_again_are_a_lost_gpu() -> None:
     [
         ({"clock_limits": 0x48}, "the hardware holds its clocks down: slow-down, thermal slow-down, at 61 C"),
         ({"clock_limits": 0x80}, "the hardware holds its clocks down: power brake, at 61 C"),
-        ({"temperature_c": 87}, "its clocks go down, at 87 C"),
     ],
 )
 def test_clocks_held_down_convict_after_thermal_s(hot: dict[str, Any], said: str) -> None:
-    """Told at the second reading, a breach after ten minutes without a break."""
+    """Told at the second reading, a breach after ten minutes without a break in a training that stands."""
     gpu = Gpu()
     assert gpu.read(for_s=600, **hot) is None
     assert gpu.notes() == f"GPU 3 (GPU-3) of n1: {said} (limit 87 C), for 5 s"
     breach = gpu.read()
     assert breach is not None
     assert (breach.kind, breach.value, breach.symptom_ago_s) == (BreachKind.THERMAL, "600 s", 600.0)
+
+
+def test_a_training_that_goes_on_under_held_clocks_is_slow_and_no_more() -> None:
+    """A bad day of the data centre: told once, and stopped only when it has come to a halt."""
+    gpu = Gpu()
+    gpu.working_s = math.inf
+    assert gpu.read(for_s=6 * 3600, clock_limits=0x40) is None
+    assert gpu.notes().endswith("thermal slow-down, at 61 C (limit 87 C), for 5 s")
+    gpu.working_s = 0.0
+    assert gpu.judge() is not None
+
+
+def test_heat_that_the_hardware_does_not_act_on_is_told() -> None:
+    """Of newer chips the limit is not the hardware's own: only its word that it holds clocks down counts."""
+    gpu = Gpu()
+    assert gpu.read(for_s=3600, temperature_c=90) is None
+    assert "its clocks go down, at 90 C" in gpu.notes()
+
+
+@pytest.mark.parametrize("bad", [{"trouble": "hung"}, {"clock_limits": 0x40}, {"trouble": "unknown"}])
+def test_what_nobody_read_for_a_while_did_not_last(bad: dict[str, Any]) -> None:
+    """A watchdog that was gone in between: the time until it is back proves nothing."""
+    gpu = Gpu()
+    assert gpu.read(**bad) is None
+    gpu.now_s += 3600
+    assert gpu.read(**bad) is None
+
+
+def test_another_gpu_under_the_same_number_has_counts_of_its_own() -> None:
+    """After a GPU was lost, whoever asks the driver anew gets other numbers."""
+    gpu = Gpu()
+    assert gpu.read(uuid="GPU-4", ecc_sram=7, remap_failed=True, action=2) is None
+    assert gpu.read(ecc_sram=8) is not None
 
 
 @pytest.mark.parametrize(
@@ -320,6 +370,37 @@ def test_a_fault_that_takes_a_gpu_out_stops_the_job() -> None:
         "GPU 3 (GPU-3) of n1: Xid 79: what it means",
     )
     assert breach.gpu == SickGpu("xid", 3, "GPU-3", "none", "reboot")
+
+
+@pytest.mark.parametrize("code", [74, 145, 155])
+def test_an_error_of_a_link_stops_no_training_that_goes_on(code: int) -> None:
+    """It is told; where the training halts after it, it is the cause."""
+    gpu = Gpu()
+    gpu.working_s = math.inf
+    gpu.watch.failed(fault("fail", f"Xid {code}"), gpu.now_s)
+    assert gpu.judge() is None
+    assert gpu.notes() == f"GPU 3 (GPU-3) of n1: Xid {code}: what it means"
+    gpu.working_s = gpu.now_s - 1
+    assert gpu.judge() is not None
+
+
+@pytest.mark.parametrize("asked", ["Drain and Reset", "Drain P2P Required"])
+def test_the_driver_lets_the_work_end_in_its_log_too(asked: str) -> None:
+    """As where its state says so."""
+    gpu = Gpu()
+    gpu.watch.failed(fault("fail", f"Xid 154: {asked}"), gpu.now_s)
+    assert gpu.judge() is None
+    assert "Xid 154" in gpu.notes()
+
+
+def test_what_the_driver_asked_for_before_is_no_news_beside_a_fault_of_the_program() -> None:
+    """Every code brings its old wish up again; one that came since counts."""
+    gpu = Gpu(replace(WELL, action=2))
+    gpu.watch.failed(fault("fail", "Xid 154: Node Reboot", "reboot"), gpu.now_s)
+    for action in (2, None, 0):
+        assert gpu.read(action=action) is None
+    gpu.watch.failed(fault("fail", "Xid 154: Node Reboot", "reboot"), gpu.now_s)
+    assert gpu.judge() is not None
 
 
 def test_a_fault_that_only_warns_is_told() -> None:
