@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.ring import read_ring
-from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
+from slurm_guard.model.checkpoint import Checkpoint, Skipped
 from slurm_guard.policy.restore import choose_checkpoint
+from slurm_guard.policy.trial import Trial, name_checkpoint
+
+_LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen checkpoint, if any, and why each newer one was skipped."""
+    """The chosen checkpoint, if any, and why each newer one was skipped.
+
+    `withheld` says that nothing was chosen though ranks left to themselves would find something.
+    """
 
     checkpoint: Checkpoint | None
     skipped: tuple[Skipped, ...]
+    withheld: bool = False
 
     @property
     def resume_from(self) -> str:
-        """The value for SLURM_GUARD_RESUME_FROM: `ring:ITERATION`, a milestone's path, or empty for none.
+        """The value for SLURM_GUARD_RESUME_FROM: `ring:ITERATION`, a milestone's path, `none` or empty.
 
         A ring is on every node under the same name, so it goes by its iteration: each node has its own.
         """
         if self.checkpoint is None:
-            return ""
-        if self.checkpoint.kind is CheckpointKind.RING:
-            return f"ring:{self.checkpoint.iteration}"
-        return self.checkpoint.directory
+            return "none" if self.withheld else ""
+        return name_checkpoint(self.checkpoint)
 
 
-def find_resume(milestone_dir: str, ring_dir: str, *, checksums: bool = True) -> Choice:
+def find_resume(
+    milestone_dir: str, ring_dir: str, *, checksums: bool = True, trials: Sequence[Trial] = ()
+) -> Choice:
     """The newest good checkpoint of the job that this node can see, every byte of it verified.
 
     With `checksums` false only manifests and sizes are compared (milliseconds); the ranks verify the
-    bytes again when they resume.
+    bytes again when they resume. `trials` are the job's earlier attempts: what they speak against is skipped.
     """
     ring, ring_skipped = read_ring(ring_dir)
     milestones, milestone_skipped = read_checkpoints(os.path.abspath(milestone_dir))
-    return _choose(ring + milestones, ring_skipped + milestone_skipped, checksums)
+    return _choose(ring + milestones, ring_skipped + milestone_skipped, checksums, trials)
 
 
 def find_newest(directories: Iterable[str]) -> Choice:
@@ -53,11 +60,25 @@ def find_newest(directories: Iterable[str]) -> Choice:
     return _choose(candidates, skipped, checksums=True)
 
 
-def _choose(candidates: tuple[Checkpoint, ...], skipped: tuple[Skipped, ...], checksums: bool) -> Choice:
+def describe_skipped(choice: Choice) -> list[str]:
+    """A line for a person on each skipped checkpoint, of very many only the first few."""
+    lines = [f"not resuming from {each.directory}: {each.reason}" for each in choice.skipped[:_LINES]]
+    if len(choice.skipped) > _LINES:
+        lines.append(f"nor from {len(choice.skipped) - _LINES} others; see: slurm-guard checkpoint latest")
+    return lines
+
+
+def _choose(
+    candidates: tuple[Checkpoint, ...],
+    skipped: tuple[Skipped, ...],
+    checksums: bool,
+    trials: Sequence[Trial] = (),
+) -> Choice:
     while True:
-        chosen, passed = choose_checkpoint(candidates)
+        chosen, passed = choose_checkpoint(candidates, trials=trials)
         damaged = verify_checkpoint(chosen) if chosen is not None and checksums else None
         if damaged is None:
-            return Choice(chosen, skipped + passed)
+            is_withheld = chosen is None and any(candidate.finite for candidate in candidates)
+            return Choice(chosen, skipped + passed, is_withheld)
         skipped += (damaged,)
         candidates = tuple(c for c in candidates if c is not chosen)

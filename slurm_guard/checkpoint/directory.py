@@ -23,16 +23,22 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     >>> plan_directories(job)
     Directories(ring='/var/tmp/slurm-guard-ann/c-7', milestone='/h/slurm-guard/7/milestones')
     """
-    job = environment.get("SLURM_JOB_ID") or "local"
+    job = _job(environment)
     cluster = environment.get("SLURM_CLUSTER_NAME") or "cluster"
     user = (
         environment.get("SLURM_JOB_USER") or environment.get("USER") or environment.get("LOGNAME") or "user"
     )
     base = environment.get("SLURM_GUARD_RING_DIR") or f"/var/tmp/slurm-guard-{user}"
-    submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
-    state = environment.get("SLURM_GUARD_STATE_DIR") or os.path.join(submit, "slurm-guard", job)
+    state = plan_state_directory(environment, working_directory)
     milestone = environment.get("SLURM_GUARD_MILESTONE_DIR") or os.path.join(state, "milestones")
     return Directories(ring=os.path.join(base, f"{cluster}-{job}"), milestone=milestone)
+
+
+def plan_state_directory(environment: Mapping[str, str], working_directory: str = ".") -> str:
+    """Where journal and fault folders of the job with this environment are."""
+    submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
+    default = os.path.join(submit, "slurm-guard", _job(environment))
+    return environment.get("SLURM_GUARD_STATE_DIR") or default
 
 
 def plan_environment(
@@ -40,14 +46,17 @@ def plan_environment(
 ) -> dict[str, str]:
     """What the ranks and the guard of this job must agree on: `SLURM_GUARD_*_DIR`, as absolute paths."""
     submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
-    job = environment.get("SLURM_JOB_ID") or "local"
-    state = settings.state_dir or os.path.join(submit, "slurm-guard", job)
+    state = settings.state_dir or os.path.join(submit, "slurm-guard", _job(environment))
     named = {
         "SLURM_GUARD_STATE_DIR": state,
         "SLURM_GUARD_RING_DIR": settings.ring_dir,
         "SLURM_GUARD_MILESTONE_DIR": settings.milestone_dir,
     }
     return {name: os.path.join(working_directory, path) for name, path in named.items() if path}
+
+
+def _job(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURM_JOB_ID") or "local"
 
 
 def make_private(directory: str) -> None:

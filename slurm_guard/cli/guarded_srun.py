@@ -155,7 +155,10 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
         # Training code that knows no slurm_guard is told where it goes on.
         from slurm_guard.job.front_resume import read_resume
 
-        environment.update(read_resume({**os.environ, **environment}))
+        resume = read_resume({**os.environ, **environment}, rest)
+        environment.update(resume.environment)
+        for line in resume.lines:
+            _say(line)
     return run_front(rest, settings, explicit, srun=srun, environment=environment)
 
 

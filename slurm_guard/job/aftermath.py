@@ -47,7 +47,7 @@ class Aftermath:
     def _work(self, order: Recover, place: Place, take: Callable[[Outcome], list[Act]]) -> None:
         recoverer = Recoverer(
             self._settings, self._slurm, self._clock, self._journal, self._write_last_records,
-            dismiss=partial(self._dismiss, place.identity.requeue_id),
+            dismiss=partial(self._dismiss, place.identity.requeue_id), say=self._writer.say,
         )  # fmt: skip
         self._recorder.write_groups()
         self._writer.say(

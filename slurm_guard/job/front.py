@@ -65,6 +65,7 @@ def run_front(
         python=sys.executable,
         cwd=read_working_directory(),
         stdin_replayable=_read_stdin_offset() is not None,
+        resume_from={**os.environ, **(environment or {})}.get("SLURM_GUARD_RESUME_FROM", ""),
     )
     return _Front(start, srun, dict(environment or {}), guard_command).run()
 

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 from slurm_guard.adapters.command import run
-from slurm_guard.checkpoint.choice import find_resume
-from slurm_guard.checkpoint.directory import plan_directories
+from slurm_guard.checkpoint.choice import describe_skipped, find_resume
+from slurm_guard.checkpoint.directory import plan_directories, plan_state_directory
 from slurm_guard.errors import SlurmGuardError
+from slurm_guard.job.journal import command_hash, read_journal
+from slurm_guard.policy.trial import read_trials
 
 _DEADLINE_S = 3.0
 
 
-def read_resume(environment: Mapping[str, str]) -> dict[str, str]:
-    """`SLURM_GUARD_RESUME_FROM` for the job with this environment.
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the ranks are told, and what the user is: `SLURM_GUARD_RESUME_FROM`, and why not from others."""
 
-    Empty where there is no checkpoint and where the answer does not come within 3 s.
+    environment: dict[str, str]
+    lines: tuple[str, ...] = ()
+
+
+def read_resume(environment: Mapping[str, str], argv: Sequence[str]) -> Resume:
+    """Where the job with this environment goes on with this srun line; nothing where it begins.
+
+    What its journal says of earlier attempts is heeded. Nothing too where no answer comes within 3 s.
     """
+    command = [sys.executable, "-I", "-m", __name__, command_hash(argv)]
     try:
-        found = run([sys.executable, "-I", "-m", __name__], _DEADLINE_S, env=environment).strip()
-    except SlurmGuardError:
-        return {}
-    return {"SLURM_GUARD_RESUME_FROM": found} if found else {}
+        found, *lines = json.loads(run(command, _DEADLINE_S, env=environment))
+    except (SlurmGuardError, ValueError):
+        return Resume({})
+    return Resume({"SLURM_GUARD_RESUME_FROM": found} if found else {}, tuple(lines))
 
 
-def main() -> int:
-    """Print what the newest checkpoint that this node can see is called; nothing without one."""
+def main(command: str) -> int:
+    """Print what the newest good checkpoint that this node can see is called, and why not newer ones."""
     directories = plan_directories(os.environ)
-    sys.stdout.write(find_resume(directories.milestone, directories.ring, checksums=False).resume_from)
+    entries = []
+    with suppress(OSError, SlurmGuardError):  # a journal that cannot be read is no reason to begin anew
+        entries = read_journal(Path(plan_state_directory(os.environ), "journal.jsonl"))
+    trials = read_trials(entry for entry in entries if entry.get("command") == command)
+    choice = find_resume(directories.milestone, directories.ring, checksums=False, trials=trials)
+    sys.stdout.write(json.dumps([choice.resume_from, *describe_skipped(choice)]))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

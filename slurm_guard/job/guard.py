@@ -255,7 +255,8 @@ class Guard:
         self._journal.loaded.wait(HARD_LIMIT_S if self._start.again else None)
         self._journal.append(
             "run", self._clock.wall_s(), run=self._start.run, restart_count=self._identity.restart_count,
-            again=self._start.again, settings=asdict(self._start.settings),
+            again=self._start.again, resume_from=self._start.resume_from,
+            settings=asdict(self._start.settings),
         )  # fmt: skip
         if self._start.again:
             unfinished = self._recorder.find_unfinished(self._start.run, self._start.attempt)

@@ -25,7 +25,8 @@ class Start:
     `argv` is everything after the guard's own options, as it goes to srun. `explicit` names the settings
     that the user chose himself. `stdin_replayable` says whether a restarted srun would read the same
     input again. With `again` the guard replaces one that died; `pid` and `attempt` are then those of the
-    srun that is running (`pid` None: none is). A first guard hears them by `Spawned`.
+    srun that is running (`pid` None: none is). A first guard hears them by `Spawned`. `resume_from` is what
+    the ranks are told to go on from, empty for nothing.
     """
 
     KIND: ClassVar[str] = "start"
@@ -39,6 +40,7 @@ class Start:
     again: bool = False
     pid: int | None = None
     attempt: int = 0
+    resume_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
-from slurm_guard.checkpoint.choice import Choice, find_resume
+from slurm_guard.checkpoint.choice import Choice, describe_skipped, find_resume
 from slurm_guard.errors import CommandFailed, OutsideError, SlurmGuardError, SlurmUnavailable
 from slurm_guard.job.channel import STEP_NAME
 from slurm_guard.job.journal import Journal
@@ -29,6 +29,7 @@ from slurm_guard.policy.budget import (
     is_same_iteration_elsewhere,
 )
 from slurm_guard.policy.ladder import Recovery, RecoveryFacts, RecoveryKind, decide_recovery
+from slurm_guard.policy.trial import read_trials
 from slurm_guard.ports import Clock, Slurm
 
 Answer = TypeVar("Answer")
@@ -39,6 +40,9 @@ _STORAGE_S = 1800.0
 _ENDED = frozenset({"COMPLETING", "COMPLETED", "CANCELLED", "FAILED"})
 _REQUEUE_DIRECTIVE = re.compile(r"^#SBATCH\s+(?:.*\s)?--requeue\b", re.MULTILINE)
 DRAIN_REASON = "slurm-guard: processes of job {job} cannot be killed"
+_SKIPPED = 20
+"""Skipped checkpoints that a recovery names in the journal."""
+
 _CONTROLLERS_OWN = ("", "Kill task failed", "Not responding")
 
 
@@ -79,6 +83,7 @@ class Recoverer:
         self, settings: Settings, slurm: Slurm, clock: Clock, journal: Journal,
         about_to_requeue: Callable[[Recovery, tuple[str, ...], float], bool], *,
         dismiss: Callable[[tuple[str, ...]], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._slurm = slurm
@@ -86,6 +91,7 @@ class Recoverer:
         self._journal = journal
         self._about_to_requeue = about_to_requeue
         self._dismiss = dismiss
+        self._say = say
 
     def recover(self, order: Recover, place: Place) -> Outcome:
         """Decide and act; never raises for what is outside."""
@@ -93,6 +99,8 @@ class Recoverer:
         drained = [node for node in order.left_nodes if self._drain(node, place)]
         self._journal.loaded.wait(max(0.0, until_s - self._clock.now_s()))
         choice = self._find_resume(place)
+        for line in describe_skipped(choice):
+            self._say(line)
         facts = self._facts(order, place, choice, until_s)
         recovery = decide_recovery(facts)
         if recovery.kind is RecoveryKind.REQUEUE and facts.suspects:
@@ -100,9 +108,9 @@ class Recoverer:
             recovery = decide_recovery(facts)
         note = ""
         if recovery.kind is RecoveryKind.RESTART:
-            self._write_recovery(order, recovery, place)
+            self._write_recovery(order, recovery, place, choice)
         elif recovery.kind is RecoveryKind.REQUEUE:
-            recovery, note = self._requeue(order, recovery, place, until_s)
+            recovery, note = self._requeue(order, recovery, place, choice, until_s)
         return Outcome(recovery, order.suspects, choice.resume_from, bool(drained), note)
 
     def _facts(self, order: Recover, place: Place, choice: Choice, until_s: float) -> RecoveryFacts:
@@ -133,10 +141,11 @@ class Recoverer:
     def _find_resume(self, place: Place) -> Choice:
         """The newest good checkpoint; none where its storage hangs or is broken."""
         found: queue.SimpleQueue[Choice] = queue.SimpleQueue()
+        trials = read_trials(self._journal.own_entries())
 
         def look() -> None:
             with contextlib.suppress(OSError, SlurmGuardError):
-                found.put(find_resume(place.directories.milestone, place.directories.ring))
+                found.put(find_resume(place.directories.milestone, place.directories.ring, trials=trials))
             found.put(Choice(None, ()))
 
         threading.Thread(target=look, name="find-resume", daemon=True).start()
@@ -174,11 +183,11 @@ class Recoverer:
         return tuple(dict.fromkeys((*before, *suspects)))
 
     def _requeue(
-        self, order: Recover, recovery: Recovery, place: Place, until_s: float
+        self, order: Recover, recovery: Recovery, place: Place, choice: Choice, until_s: float
     ) -> tuple[Recovery, str]:
         job_id = place.identity.requeue_id
         excluded = self._excluded(recovery.exclude, place, until_s) if recovery.exclude else ()
-        self._write_recovery(order, recovery, place)
+        self._write_recovery(order, recovery, place, choice)
         # Storage that hangs is waited for: the budget is in the journal, and the next start needs it too.
         written = self._about_to_requeue(recovery, order.suspects, max(0.0, until_s - self._clock.now_s()))
         if not written and place.identity.restart_count >= self._settings.max_restarts:
@@ -215,7 +224,7 @@ class Recoverer:
                 return _judge_refusal(error, recovery)
             return recovery, ""
 
-    def _write_recovery(self, order: Recover, recovery: Recovery, place: Place) -> None:
+    def _write_recovery(self, order: Recover, recovery: Recovery, place: Place, choice: Choice) -> None:
         """The entry that the budget counts, before the act: after a requeue there is no time."""
         if any(_is_recovery(entry, order.incident) for entry in self._journal.own_entries()):
             return  # by a guard that died before the act
@@ -228,6 +237,8 @@ class Recoverer:
             iteration=place.iteration,
             nodes=list(place.step_nodes or place.allocation),
             exclude=list(recovery.exclude),
+            resume_from=choice.resume_from,
+            skipped=[asdict(skipped) for skipped in choice.skipped[:_SKIPPED]],
         )
 
     def _drain(self, node: str, place: Place) -> bool:

@@ -51,8 +51,9 @@ class Breach:
     """One red line crossed once.
 
     `node` and `rank` are None where the evidence names none; `suspects` are the nodes that the
-    evidence does name. `symptom_ago_s` is how long before the breach the first symptom was seen. `gpu` is
-    that of the hardware red line.
+    evidence does name. `symptom_ago_s` is how long before the breach the first symptom was seen, and
+    `healthy_iteration`, of the numeric red line, the last one before it. `gpu` is that of the hardware red
+    line.
     """
 
     red_line: RedLine
@@ -65,3 +66,4 @@ class Breach:
     suspects: tuple[str, ...] = ()
     symptom_ago_s: float = 0.0
     gpu: SickGpu | None = None
+    healthy_iteration: int | None = None

@@ -50,7 +50,7 @@ class Incident:
         breach = body["breach"]
         breach["red_line"] = self.breach.red_line.value
         breach["kind"] = self.breach.kind.value
-        del breach["symptom_ago_s"], breach["suspects"]
+        del breach["symptom_ago_s"], breach["suspects"], breach["healthy_iteration"]
         if self.breach.gpu is None:
             del breach["gpu"]
         return {"schema": SCHEMA, **body}

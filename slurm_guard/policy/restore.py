@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
+from slurm_guard.policy.trial import Trial, judge_checkpoint
 
 
 def choose_checkpoint(
-    candidates: Iterable[Checkpoint], *, newest: int | None = None
+    candidates: Iterable[Checkpoint], *, newest: int | None = None, trials: Sequence[Trial] = ()
 ) -> tuple[Checkpoint | None, tuple[Skipped, ...]]:
     """The newest good checkpoint, and why each newer one was skipped.
 
-    Good is one that was taken while the loss was finite, and not after iteration `newest` where that is
-    given. Of two of the same iteration the ring is preferred: it is on the node's own disk.
+    Good is one that was taken while the loss was finite, not after iteration `newest` where that is given,
+    and against which no earlier attempt of `trials` speaks. Of two of the same iteration the ring is
+    preferred: it is on the node's own disk.
     """
-    skipped = []
+    skipped: list[Skipped] = []
     for candidate in sorted(candidates, key=_rank, reverse=True):
         if newest is not None and candidate.iteration > newest:
-            skipped.append(Skipped(candidate.directory, f"it is newer than the wanted iteration {newest}"))
+            why = f"it is newer than the wanted iteration {newest}"
         elif not candidate.finite:
-            skipped.append(
-                Skipped(candidate.directory, "the loss or the state was not finite when it was taken")
-            )
+            why = "the loss or the state was not finite when it was taken"
         else:
+            why = judge_checkpoint(candidate, trials)
+        if not why:
             return candidate, tuple(skipped)
+        skipped.append(Skipped(candidate.directory, why))
     return None, tuple(skipped)
 
 

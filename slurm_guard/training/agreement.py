@@ -37,7 +37,9 @@ class Wish:
 
 
 def parse_wish(text: str) -> Wish:
-    """The wish in SLURM_GUARD_RESUME_FROM: `ring:ITERATION`, the directory of a checkpoint, or empty.
+    """The wish in SLURM_GUARD_RESUME_FROM: `ring:ITERATION`, the directory of a checkpoint, `none` or empty.
+
+    `none` is from scratch, whatever there is: the guard knows of each that it leads nowhere.
 
     >>> parse_wish("ring:42")
     Wish(newest=42, directory='')
@@ -45,6 +47,8 @@ def parse_wish(text: str) -> Wish:
     Raises:
         CheckpointError: `ring:` without a number.
     """
+    if text == "none":
+        return Wish(newest=-1)
     if not text.startswith("ring:"):
         return Wish(directory=text)
     number = text.removeprefix("ring:")

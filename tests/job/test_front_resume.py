@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.job import front_resume
-from slurm_guard.job.front_resume import read_resume
+from slurm_guard.job.front_resume import Resume, read_resume
+from slurm_guard.job.journal import command_hash
 from slurm_guard.model.checkpoint import Stamp
+
+ARGV = ("-N2", "python", "train.py")
 
 
 @pytest.fixture
@@ -27,12 +31,33 @@ def write_parts(directory: str) -> None:
 
 def test_newest_checkpoint(job: dict[str, str], tmp_path: Path) -> None:
     """The newest milestone is named by its path; without any there is nothing to say."""
-    assert read_resume(job) == {}
+    assert read_resume(job, ARGV) == Resume({})
     for iteration in (5, 10):
         write_milestone(str(tmp_path / "state" / "milestones"), Stamp(iteration), write_parts)
-    found = read_resume(job)["SLURM_GUARD_RESUME_FROM"]
+    found = read_resume(job, ARGV).environment["SLURM_GUARD_RESUME_FROM"]
     assert found.startswith(str(tmp_path / "state" / "milestones"))
     assert found.endswith("10")
+
+
+def test_newest_one_after_the_loss_went_bad(job: dict[str, str], tmp_path: Path) -> None:
+    """The journal of the same srun line says so; the reason comes along. Another line's says nothing."""
+    for iteration in (5, 10):
+        write_milestone(str(tmp_path / "state" / "milestones"), Stamp(iteration), write_parts)
+    now_s = time.time()
+    breach = {
+        "what": "breach", "time_s": now_s, "command": command_hash(ARGV), "observe": False,
+        "breach": {
+            "red_line": "numeric", "kind": "plateau", "iteration": 12, "symptom_ago_s": 1.0,
+            "healthy_iteration": 7,
+        },
+    }  # fmt: skip
+    (tmp_path / "state" / "journal.jsonl").write_text(json.dumps(breach) + "\n{torn")
+    resume = read_resume(job, ARGV)
+    assert resume.environment["SLURM_GUARD_RESUME_FROM"].endswith("05")
+    assert [line.rpartition(": ")[2] for line in resume.lines] == [
+        "the loss was healthy up to iteration 7 only, before plateau at iteration 12"
+    ]
+    assert read_resume(job, ("other",)).environment["SLURM_GUARD_RESUME_FROM"].endswith("10")
 
 
 def test_hanging_storage(job: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,5 +67,5 @@ def test_hanging_storage(job: dict[str, str], tmp_path: Path, monkeypatch: pytes
     os.mkfifo(hanging / "MANIFEST.json")
     monkeypatch.setattr(front_resume, "_DEADLINE_S", 0.5)
     begin_s = time.monotonic()
-    assert read_resume(job) == {}
+    assert read_resume(job, ARGV) == Resume({})
     assert 0.4 < time.monotonic() - begin_s < 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,12 @@ class Bench:
     def __init__(self, root: Path, **job: Any) -> None:
         self.root = root
         self.slurm = FakeSlurm(["n1", "n2", "n3", "n4"])
-        self.clock = FakeClock()
+        self.clock = FakeClock(wall_s=time.time() + 1)  # checkpoints have real stamps
         self.job_id = self.slurm.submit(**{"nodes": 2, **job})
         self.step_id = self.slurm.start_step(self.job_id)
         self.last_records: list[tuple[Recovery, tuple[str, ...], float]] = []
         self.dismissed: list[tuple[str, ...]] = []
+        self.said: list[str] = []
         self.restart_count = 0
         self.journal = self.open_journal()
 
@@ -65,6 +67,7 @@ class Bench:
         recoverer = Recoverer(
             Settings(**{"resumable": True, "recovery": "requeue", "controller_wait_s": 60.0, **settings}),
             slurm or self.slurm, self.clock, self.journal, last, dismiss=self.dismissed.append,
+            say=self.said.append,
         )  # fmt: skip
         place = Place(
             self.identity(), self.step_id, ("n1", "n2"), ("n1", "n2"),
@@ -282,6 +285,52 @@ def test_checkpoint_makes_a_job_resumable(bench: Bench) -> None:
     assert outcome.recovery.kind is RecoveryKind.RESTART
     assert plan_restart_environment(outcome) == {"SLURM_GUARD_RESUME_FROM": outcome.resume_from}
     assert outcome.resume_from.startswith(str(bench.root / "milestones"))
+
+
+def write_milestones(bench: Bench, *iterations: int) -> dict[int, str]:
+    """Their directories."""
+    parent = bench.root / "milestones"
+    parent.mkdir(exist_ok=True)
+
+    def fill(directory: str) -> None:
+        (Path(directory) / "rank-0.pt").write_bytes(b"weights")
+
+    return {
+        i: write_checkpoint(str(parent), CheckpointKind.MILESTONE, Moment(iteration=i), fill).directory
+        for i in iterations
+    }
+
+
+def note_breach(bench: Bench, incident: str, iteration: int, healthy: int) -> None:
+    """A loss that went bad, as the recorder writes it."""
+    body = {
+        "red_line": "numeric", "kind": "non_finite", "iteration": iteration, "symptom_ago_s": 1.0,
+        "healthy_iteration": healthy,
+    }  # fmt: skip
+    bench.clock.advance(1)
+    bench.journal.append("breach", bench.clock.wall_s(), incident=incident, observe=False, breach=body)
+
+
+def test_checkpoint_after_the_loss_went_bad_is_not_resumed_from(bench: Bench) -> None:
+    """The healthy one before is; the user hears why, and the journal keeps it."""
+    found = write_milestones(bench, 30, 38)
+    note_breach(bench, "i-1", 40, healthy=37)
+    outcome = bench.recover(recovery="auto")
+    assert outcome.resume_from == found[30]
+    why = "the loss was healthy up to iteration 37 only, before non_finite at iteration 40"
+    assert bench.said == [f"not resuming from {found[38]}: {why}"]
+    (entry,) = bench.written()
+    assert entry["resume_from"] == found[30]
+    assert entry["skipped"] == [{"directory": found[38], "reason": why}]
+
+
+def test_checkpoint_that_led_to_the_same_breach_again_is_not_tried_a_third_time(bench: Bench) -> None:
+    """One further back is; without one the ranks are kept from finding it themselves."""
+    found = write_milestones(bench, 20, 30)
+    for incident, expected in (("i-1", found[30]), ("i-2", found[20]), ("i-3", "none")):
+        note_breach(bench, incident, 40, healthy=37)
+        assert bench.recover(recovery="restart", incident=incident).resume_from == expected
+    assert "it was tried" in bench.said[-1]
 
 
 def test_script_is_asked_for_again_when_the_controller_hiccups(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_a_wish_is_a_limit_or_a_directory() -> None:
     """`ring:` goes by iteration; what cannot be understood is said."""
     assert parse_wish("") == Wish()
     assert parse_wish("ring:7") == Wish(newest=7)
+    assert parse_wish("none") == Wish(newest=-1)
     assert parse_wish("/m/iteration-0000000007") == Wish(directory="/m/iteration-0000000007")
     with pytest.raises(CheckpointError, match="ring:soon: use ring:ITERATION"):
         parse_wish("ring:soon")

@@ -36,7 +36,7 @@ class LossRun:
 
     `iteration` is the newest iteration with a loss; all other fields are those of the run and mean
     nothing while `length` is 0. `length` is its weight, `records` how many there were, `clean` how many
-    without a loss came after the last.
+    without a loss came after the last, `healthy_iteration` the last one before it.
     """
 
     length: int = 0
@@ -49,6 +49,7 @@ class LossRun:
     text: str = ""
     value: str = ""
     clean: int = 0
+    healthy_iteration: int | None = None
 
     def passed(self, record: Record) -> LossRun:
         """The run after a record that shows no loss, and no sign of a bad one."""
@@ -71,6 +72,7 @@ class LossRun:
                 record.epoch,
                 sign.text,
                 sign.value,
+                healthy_iteration=_last_before(record.iteration, self.iteration),
             )
         is_same_epoch = None in (record.epoch, self.epoch) or record.epoch == self.epoch
         if record.iteration is not None and record.iteration == self.iteration and is_same_epoch:
@@ -137,7 +139,19 @@ def conclude_breach(
         rank=named,
         iteration=run.iteration,
         symptom_ago_s=now_s - run.first_s,
+        healthy_iteration=min(
+            (r.healthy_iteration for r in runs.values() if r.length and r.healthy_iteration is not None),
+            default=None,
+        ),
     )
+
+
+def _last_before(iteration: int | None, healthy: int | None) -> int | None:
+    """The newest iteration with a good loss; where none was seen, the one before the first bad one."""
+    known = [
+        number for number in (healthy, iteration - 1 if iteration is not None else None) if number is not None
+    ]
+    return min(known, default=None)
 
 
 def _went_bad_first(runs: Mapping[int | None, LossRun]) -> int | None:

@@ -90,6 +90,7 @@ def judge_skip(state: SkipState, record: Record, settings: Settings, now_s: floa
         evidence=f"{run.length} iterations in a row {how}{by}{where}, and none between them counted",
         iteration=run.iteration,
         symptom_ago_s=now_s - run.first_s,
+        healthy_iteration=run.first_iteration - 1 if run.first_iteration is not None else None,
     )
     return Verdict(VerdictKind.SKIPPING, Action.STOP, breach.evidence, breach.iteration, breach)
 

@@ -42,7 +42,8 @@ class Excursion:
     """Records above the limits, in a row, and how many above `stop` are `needed` for one.
 
     `high` counts the newest ones in a row above `stop`; `tail` are the losses of those, `peak` is the
-    greatest height (above the median) that several of them had.
+    greatest height (above the median) that several of them had. `healthy_iteration` is the last one before
+    the first of them.
     """
 
     limits: LossLimits
@@ -55,6 +56,7 @@ class Excursion:
     peak: float = 0.0
     is_noted: bool = False
     is_watched: bool = False
+    healthy_iteration: int | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class LossSeries:
     window: LossWindow
     high: float = 0.0
     iteration: int | None = None
+    usual_iteration: int | None = None
     epoch: float | None = None
     is_signed: bool = False
     low: float = 0.0
@@ -97,13 +100,14 @@ class LossSeries:
     def begin(self) -> None:
         """Forget everything."""
         self.window.clear()
-        self.excursion, self.is_signed = None, False
+        self.excursion, self.is_signed, self.usual_iteration = None, False, None
         self.high = self.low = 0.0
         self.drifted = self.unhealed = self.healed = 0
 
     def learn(self, loss: float) -> None:
         """Take a usual loss in."""
         self.is_signed = self.is_signed or loss <= 0
+        self.usual_iteration = self.iteration
         self.window.learn(loss)
         if len(self.window) >= WARM_UP:
             self.high = max(self.high, self.window.median)
@@ -127,7 +131,12 @@ def judge_spike(series: LossSeries, record: Record, settings: Settings, now_s: f
         return _judge_drift(series, record)
     if series.excursion is None:
         needed = min(max(settings.spike_limit, 2 * series.healed), _PATIENCE * settings.spike_limit)
-        series.excursion = Excursion(limits, needed, tail=deque(maxlen=settings.spike_limit))
+        series.excursion = Excursion(
+            limits,
+            needed,
+            tail=deque(maxlen=settings.spike_limit),
+            healthy_iteration=series.usual_iteration,
+        )
     verdict = _judge_high(series.excursion, record, loss, settings, now_s)
     series.unhealed = max(series.unhealed, series.excursion.high)
     if series.excursion.length >= settings.spike_window and not series.excursion.high:
@@ -193,6 +202,7 @@ def _judge_trend(excursion: Excursion, record: Record, settings: Settings, now_s
         + (", and rises" if is_rising else ", and does not fall back"),
         iteration=record.iteration,
         symptom_ago_s=now_s - excursion.high_s,
+        healthy_iteration=excursion.healthy_iteration,
     )
     kind = VerdictKind.DIVERGENCE if is_rising else VerdictKind.PLATEAU
     return Verdict(kind, Action.STOP, breach.evidence, record.iteration, breach)

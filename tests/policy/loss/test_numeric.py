@@ -45,6 +45,26 @@ def test_third_record_in_a_row_is_a_breach() -> None:
     assert "iterations 810 to 812" in breach.evidence
     assert (breach.rank, breach.node, breach.suspects, breach.iteration) == (None, None, (), 812)
     assert breach.symptom_ago_s == pytest.approx(2.0)
+    assert breach.healthy_iteration == 809
+
+
+def test_last_healthy_iteration_is_that_of_the_last_good_record() -> None:
+    """Between two records anything may have happened; of several ranks the first bad one counts."""
+    every_ten = [at(10, 2.0), at(20, nan), at(30, nan), at(40, nan)]
+    assert (judge(*every_ten)[1] or fail()).healthy_iteration == 10
+    assert (judge(*every_ten[1:])[1] or fail()).healthy_iteration == 19
+    ranks = [
+        at(10, 2.0, 0),
+        at(10, 2.0, 1),
+        at(20, nan, 1),
+        at(20, 2.0, 0),
+        *(at(i, nan, 0) for i in (30, 40, 50)),
+    ]
+    assert (judge(*ranks)[1] or fail()).healthy_iteration == 10
+
+
+def fail() -> Breach:
+    raise AssertionError("no breach")
 
 
 @pytest.mark.parametrize("value", [inf, -inf, nan])

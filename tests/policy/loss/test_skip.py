@@ -36,6 +36,7 @@ def test_thirtieth_skip_in_a_row_stops() -> None:
     assert (breach.red_line, breach.kind, breach.value) == (RedLine.NUMERIC, BreachKind.SKIPPING, "30")
     assert "30 iterations in a row were skipped (iterations 1 to 30)" in breach.evidence
     assert (breach.rank, breach.iteration, breach.symptom_ago_s) == (None, 30, 29.0)
+    assert breach.healthy_iteration == 0
 
 
 def test_search_for_a_scale_is_harmless() -> None:

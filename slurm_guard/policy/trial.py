@@ -1,0 +1,131 @@
+"""What a job's journal tells of its checkpoints: from which one each attempt began, and how it ended.
+
+A checkpoint is not resumed from when the training may have been ill at its moment, or when it was tried:
+
+- *ill*: the numeric red line was crossed, and the checkpoint is of a later iteration than the last one with
+  a healthy loss before the first symptom. Its file must also be younger than ten minutes before that
+  symptom, or than the symptom: a log that counts its iterations anew in every epoch would else condemn all;
+- *tried*: an attempt that began from it was ended by the same breach as one before it: same kind, and the
+  iterations from the first symptom to the breach overlap. Faults of the hardware are nobody's but its own.
+
+Only breaches count that ended an attempt, and only for checkpoints that were there by then: what a later
+attempt wrote under the same iteration is another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind
+
+SLACK_S = 600.0
+"""How long before the first symptom a loss may have been healthy last: logs show one every few minutes."""
+
+_ENDINGS = frozenset({"recovery", "incident_closed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One attempt that a breach ended.
+
+    `healthy` is the last iteration before the first symptom, `symptom_s` when that was and `until_s` when
+    the attempt was over, infinite while it is the newest. `resumed_from` is what it was told at `began_s` to
+    begin from (as in SLURM_GUARD_RESUME_FROM, empty for unknown). Times are epoch seconds.
+    """
+
+    red_line: str
+    kind: str
+    iteration: int | None
+    healthy: int | None
+    symptom_s: float
+    until_s: float = math.inf
+    resumed_from: str = ""
+    began_s: float = -math.inf
+
+
+def read_trials(entries: Iterable[Mapping[str, Any]]) -> tuple[Trial, ...]:
+    """The attempts in the journal of one command, oldest first. Entries in other words are left out."""
+    trials: list[Trial] = []
+    resumed_from, began_s = "", -math.inf
+    for entry in entries:
+        what, time_s = entry.get("what"), entry.get("time_s")
+        if not isinstance(time_s, (int, float)):
+            continue
+        if what == "breach" and not entry.get("observe"):
+            trial = _parse_trial(entry.get("breach"), float(time_s))
+            trials += [replace(trial, resumed_from=resumed_from, began_s=began_s)] if trial else []
+        elif what in _ENDINGS or (what == "run" and not entry.get("again")):
+            trials = [
+                trial if trial.until_s < math.inf else replace(trial, until_s=time_s) for trial in trials
+            ]
+            if isinstance(entry.get("resume_from"), str):
+                resumed_from, began_s = entry["resume_from"], float(time_s)
+    return tuple(trials)
+
+
+def name_checkpoint(checkpoint: Checkpoint) -> str:
+    """What SLURM_GUARD_RESUME_FROM calls it: `ring:ITERATION`, each node has its own; else its directory."""
+    if checkpoint.kind is CheckpointKind.RING:
+        return f"ring:{checkpoint.iteration}"
+    return checkpoint.directory
+
+
+def judge_checkpoint(checkpoint: Checkpoint, trials: Sequence[Trial]) -> str:
+    """Why these attempts speak against resuming from it; empty when they do not."""
+    for number, trial in enumerate(trials):
+        if _is_ill(checkpoint, trial):
+            return (
+                f"the loss was healthy up to iteration {trial.healthy} only, before {trial.kind} at "
+                f"iteration {trial.iteration}"
+            )
+        if _was_tried(checkpoint, trial, trials[:number]):
+            return (
+                f"it was tried: the attempt from it ended as one before, {trial.kind}{_at(trial.iteration)}"
+            )
+    return ""
+
+
+def _is_ill(checkpoint: Checkpoint, trial: Trial) -> bool:
+    if trial.red_line != "numeric" or trial.healthy is None or checkpoint.iteration <= trial.healthy:
+        return False
+    return trial.symptom_s - SLACK_S < checkpoint.written_s <= trial.until_s
+
+
+def _was_tried(checkpoint: Checkpoint, trial: Trial, before: Sequence[Trial]) -> bool:
+    is_it = trial.resumed_from == name_checkpoint(checkpoint) and checkpoint.written_s <= trial.began_s
+    return is_it and any(_is_same(earlier, trial) for earlier in before)
+
+
+def _is_same(one: Trial, other: Trial) -> bool:
+    if one.kind != other.kind or "hardware" in (one.red_line, other.red_line):
+        return False
+    if one.iteration is None or other.iteration is None:
+        return one.iteration is other.iteration
+    return _first(one) <= other.iteration and _first(other) <= one.iteration
+
+
+def _first(trial: Trial) -> int:
+    assert trial.iteration is not None
+    return trial.iteration if trial.healthy is None else min(trial.iteration, trial.healthy + 1)
+
+
+def _at(iteration: int | None) -> str:
+    return "" if iteration is None else f" at iteration {iteration}"
+
+
+def _parse_trial(breach: Any, time_s: float) -> Trial | None:
+    if not isinstance(breach, Mapping) or not isinstance(breach.get("kind"), str):
+        return None
+    ago_s = breach.get("symptom_ago_s")
+    iteration, healthy = (_number(breach.get(name)) for name in ("iteration", "healthy_iteration"))
+    if healthy is None and iteration is not None:
+        healthy = iteration - 1
+    symptom_s = time_s - (ago_s if isinstance(ago_s, (int, float)) else 0.0)
+    return Trial(str(breach.get("red_line")), breach["kind"], iteration, healthy, symptom_s)
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
