@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError
@@ -14,8 +13,9 @@ from slurm_guard.hooks.judgement import judge_here
 from slurm_guard.hooks.note import note_job
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.snapshot import forget_snapshot
-from slurm_guard.model.health import HealthReading
+from slurm_guard.model.health import HealthReading, NodeVerdict
 from slurm_guard.policy.admission import Admission, decide_admission, find_own_gpus, unjudged
+from slurm_guard.policy.proof import choose_lasting
 
 _REFUSAL_S = 3.0
 _AGAIN_S = 1.0
@@ -34,32 +34,36 @@ class Gate:
         self.reading = HealthReading()
 
     def judge(self) -> Admission:
-        """The answer to the job, within `prolog.probe_s`.
+        """The answer to the job: within `prolog.probe_s` where nothing speaks against it, else after a second
+        look that may take as long again.
 
-        What may be gone in a second, as the memory of a job that has just ended, is looked at twice; where
-        there is no time for that it proves nothing.
+        What only one look has found is no reason: a driver is slow once or its library is being replaced, and
+        the memory of a job that has just ended is gone in a second.
         """
         try:
-            until_s = self._started_s + self._compiled.settings.probe_s
+            probe_s = self._compiled.settings.probe_s
             self._compiled.check()
         except ConfigError as error:
             # Whatever the site wants of nodes that cannot be judged: a broken upgrade holds no job up.
             return Admission(True, f"not judged: {error}", unjudged(str(error)))
-        begun_s = time.monotonic()
-        admission = self._probe(until_s - begun_s)
-        if not admission.passing:
+        first = self._probe(self._started_s + probe_s - time.monotonic())
+        admission = self._decide(first)
+        if admission.admitted or admission.verdict.cls is None:
             return admission
-        took_s = time.monotonic() - begun_s
-        if until_s - time.monotonic() < _AGAIN_S + 2 * took_s:
-            return replace(admission, admitted=True, why=f"seen only once: {admission.why}")
         time.sleep(_AGAIN_S)
-        return self._probe(until_s - time.monotonic())
+        lasting = self._decide(choose_lasting(first, self._probe(probe_s)))
+        if lasting.admitted:
+            note_job(self._place, self._job, f"at the first look only: {admission.why}")
+        return lasting
 
-    def _probe(self, timeout_s: float) -> Admission:
+    def _probe(self, timeout_s: float) -> NodeVerdict:
         try:
             verdict, self.reading = judge_here(self._compiled, self._place, timeout_s)
         except (SlurmGuardError, OSError) as error:
             verdict, self.reading = unjudged(str(error)), HealthReading()
+        return verdict
+
+    def _decide(self, verdict: NodeVerdict) -> Admission:
         alone = set(self._job.gpus) - find_others_gpus(self._place, self._job.job_id)
         own = find_own_gpus(self.reading, alone)
         refuse_unjudged = self._compiled.settings.unjudged == "refuse"
@@ -78,7 +82,6 @@ class Gate:
         if admission.verdict.cls is None:
             note_job(self._place, self._job, "refused: the node could not be judged")
             return True
-        until_s = self._started_s + self._compiled.settings.probe_s + _REFUSAL_S
         drained = retire_node(
             self._compiled,
             self._place,
@@ -87,7 +90,7 @@ class Gate:
             why=admission.why,
             reading=self.reading,
             environ=environ,
-            timeout_s=max(until_s - time.monotonic(), 1.0),
+            timeout_s=_REFUSAL_S,
         )
         capped = drained is Drained.CAPPED
         what = "admitted all the same, enough nodes are drained" if capped else f"refused: {drained.value}"

@@ -22,7 +22,7 @@ from slurm_guard.hooks.spool import prepare_spool
 
 
 def run(environ: Mapping[str, str], place: Place) -> bool:
-    """Whether the job is refused; answered within `prolog.probe_s` and 3 s."""
+    """Whether the job is refused; an answer takes `prolog.probe_s`, a refusal twice that and 6 s."""
     started_s = time.monotonic()
     try:
         job = read_job(environ)

@@ -14,14 +14,11 @@ LEFTOVER = frozenset({"leftover_process", "leftover_memory"})
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The answer and why. `passing`: what is wrong may be gone in a second. `verdict` is that on the node
-    without what other jobs do there.
-    """
+    """The answer and why. `verdict` is that on the node without what other jobs do there."""
 
     admitted: bool
     why: str
     verdict: NodeVerdict
-    passing: bool = False
 
 
 def find_own_gpus(reading: HealthReading, minors: Collection[int]) -> frozenset[int]:
@@ -42,8 +39,7 @@ def decide_admission(verdict: NodeVerdict, own: Collection[int], *, refuse_unjud
     if failed:
         left = replace(verdict, findings=tuple(kept))
         worst = choose_finding(left) or failed[0]
-        passing = all(found.check in LEFTOVER for found in failed)
-        return Admission(False, _explain(worst, failed), replace(left, cls=worst.cls), passing)
+        return Admission(False, _explain(worst, failed), replace(left, cls=worst.cls))
     if verdict.fitness is Fitness.UNKNOWN:
         why = next((found.evidence for found in kept if found.level is Level.SKIPPED), "no reason is known")
         return Admission(not refuse_unjudged, f"not judged: {why}", verdict)

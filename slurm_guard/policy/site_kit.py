@@ -55,7 +55,7 @@ class Act(Enum):
 def plan_hooks(settings: SiteSettings) -> tuple[Hook, ...]:
     """The scripts. Each deadline leaves the program time to end by itself."""
     return (
-        Hook(PROLOG, "prolog", "prolog", settings.probe_s + 4, "the job is let in"),
+        Hook(PROLOG, "prolog", "prolog", 2 * settings.probe_s + 7, "the job is let in"),
         Hook(EPILOG, "epilog", "epilog", settings.epilog_s + 2, "nothing is drained"),
         Hook(HEALTH_CHECK, "sweep", "sweep", settings.sweep_s + 2, "this sweep is left out"),
     )

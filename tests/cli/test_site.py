@@ -77,7 +77,7 @@ def test_a_changed_setting_reaches_the_hooks(tmp_path: Path) -> None:
     assert install(tmp_path) == 0
     assert (tmp_path / SETTINGS / "site.toml").read_text() == text
     assert load_compiled(tmp_path / SETTINGS / "site.json").settings.probe_s == 2.5
-    assert "timeout -k 1 6.5 " in (tmp_path / SETTINGS / HOOKS[0]).read_text()
+    assert "timeout -k 1 12 " in (tmp_path / SETTINGS / HOOKS[0]).read_text()
 
 
 def test_an_older_file_is_replaced_and_a_changed_one_kept(tmp_path: Path, capsys: Say) -> None:

@@ -247,14 +247,6 @@ def test_memory_in_use_counts_on_own_gpus_only(node: Node, gpus: str, code: int)
     assert node.start(SLURM_JOB_GPUS=gpus).returncode == code
 
 
-def test_memory_that_there_is_no_time_to_look_at_twice_admits(node: Node) -> None:
-    """It may be that of a job that has just ended."""
-    node.install("[prolog]\nprobe_s = 1.2\n")
-    node.set_gpus("0.used_mib 40000")
-    assert node.start().returncode == 0
-    assert node.read_calls() == []
-
-
 def test_memory_of_a_job_with_the_same_gpu_is_its_own(node: Node) -> None:
     """Shards and MPS: the second job comes while the first one works."""
     assert node.start(SLURM_JOB_ID="11").returncode == 0

@@ -49,7 +49,6 @@ def test_whole_node_is_judged(own: set[int]) -> None:
     admission = decide_admission(judged(LOST), own, refuse_unjudged=False)
     assert not admission.admitted
     assert admission.why == "GPU 3: gpu_lost (reboot): gpu_lost says so"
-    assert not admission.passing
 
 
 def test_gravest_is_named_first_and_the_other_gpus_after_it() -> None:
@@ -66,7 +65,6 @@ def test_what_runs_on_others_gpus_is_no_leftover(check: str, own: set[int], admi
     """A shared node: the processes of a neighbour's job are his."""
     admission = decide_admission(judged(fail(check, 3)), own, refuse_unjudged=False)
     assert admission.admitted is admitted
-    assert admission.passing is not admitted
 
 
 def test_leftover_of_a_neighbour_is_no_reason_of_a_drain() -> None:
@@ -75,12 +73,6 @@ def test_leftover_of_a_neighbour_is_no_reason_of_a_drain() -> None:
     admission = decide_admission(judged(neighbour, LOST), {1}, refuse_unjudged=False)
     assert admission.verdict.findings == (LOST,)
     assert admission.verdict.cls is HealthClass.REBOOT
-
-
-def test_leftover_beside_a_fault_does_not_pass() -> None:
-    """It is not worth a second look."""
-    admission = decide_admission(judged(fail("leftover_memory", 3), LOST), {3}, refuse_unjudged=False)
-    assert not admission.passing
 
 
 @pytest.mark.parametrize("refuse", [True, False])
