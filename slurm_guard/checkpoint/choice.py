@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
+from slurm_guard.checkpoint.refusal import read_refusals
 from slurm_guard.checkpoint.ring import read_ring
-from slurm_guard.model.checkpoint import Checkpoint, Skipped
-from slurm_guard.policy.restore import choose_checkpoint
+from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
+from slurm_guard.policy.restore import Key, choose_checkpoint
 from slurm_guard.policy.trial import Trial, name_checkpoint
 
 _LINES = 5
@@ -43,11 +45,13 @@ def find_resume(
     """The newest good checkpoint of the job that this node can see, every byte of it verified.
 
     With `checksums` false only manifests and sizes are compared (milliseconds); the ranks verify the
-    bytes again when they resume. `trials` are the job's earlier attempts: what they speak against is skipped.
+    bytes again when they resume. `trials` are the job's earlier attempts: what they speak against is skipped,
+    and so is what its ranks could not load.
     """
+    refusals = read_refusals(Directories(ring_dir, milestone_dir))
     ring, ring_skipped = read_ring(ring_dir)
     milestones, milestone_skipped = read_checkpoints(os.path.abspath(milestone_dir))
-    return _choose(ring + milestones, ring_skipped + milestone_skipped, checksums, trials)
+    return _choose(ring + milestones, ring_skipped + milestone_skipped, checksums, trials, refusals)
 
 
 def find_newest(directories: Iterable[str]) -> Choice:
@@ -73,9 +77,10 @@ def _choose(
     skipped: tuple[Skipped, ...],
     checksums: bool,
     trials: Sequence[Trial] = (),
+    refusals: Mapping[Key, str] = MappingProxyType({}),
 ) -> Choice:
     while True:
-        chosen, passed = choose_checkpoint(candidates, trials=trials)
+        chosen, passed = choose_checkpoint(candidates, trials=trials, refusals=refusals)
         damaged = verify_checkpoint(chosen) if chosen is not None and checksums else None
         if damaged is None:
             is_withheld = chosen is None and any(candidate.finite for candidate in candidates)

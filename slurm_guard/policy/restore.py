@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
 from slurm_guard.policy.trial import Trial, judge_checkpoint
 
+Key = tuple[str, int, str, bool]
+"""Kind, iteration, fork and finite flag."""
+
 
 def choose_checkpoint(
-    candidates: Iterable[Checkpoint], *, newest: int | None = None, trials: Sequence[Trial] = ()
+    candidates: Iterable[Checkpoint],
+    *,
+    newest: int | None = None,
+    trials: Sequence[Trial] = (),
+    refusals: Mapping[Key, str] = MappingProxyType({}),
 ) -> tuple[Checkpoint | None, tuple[Skipped, ...]]:
     """The newest good checkpoint, and why each newer one was skipped.
 
     Good is one that was taken while the loss was finite, not after iteration `newest` where that is given,
-    and against which no earlier attempt of `trials` speaks. Of two of the same iteration the ring is
-    preferred: it is on the node's own disk.
+    that could be loaded (`refusals` say of which that failed) and against which no earlier attempt of
+    `trials` speaks. Of two of the same iteration the ring is preferred: it is on the node's own disk.
     """
     skipped: list[Skipped] = []
     for candidate in sorted(candidates, key=_rank, reverse=True):
@@ -23,6 +31,8 @@ def choose_checkpoint(
             why = f"it is newer than the wanted iteration {newest}"
         elif not candidate.finite:
             why = "the loss or the state was not finite when it was taken"
+        elif failed := refusals.get(key_of(candidate), ""):
+            why = f"it could not be loaded before: {failed}"
         else:
             why = judge_checkpoint(candidate, trials)
         if not why:
@@ -39,10 +49,10 @@ def choose_common(
     `offers` holds what each rank found, its own included. Two checkpoints are the same when kind,
     iteration, fork and the finite flag are; every rank comes to the same answer from the same offers.
     """
-    keys = [{_key(checkpoint) for checkpoint in offer} for offer in offers]
+    keys = [{key_of(checkpoint) for checkpoint in offer} for offer in offers]
     common, skipped = [], []
     for checkpoint in mine:
-        lacking = [rank for rank, offer in enumerate(keys) if _key(checkpoint) not in offer]
+        lacking = [rank for rank, offer in enumerate(keys) if key_of(checkpoint) not in offer]
         if lacking:
             ranks = ", ".join(map(str, lacking[:8])) + (" …" if len(lacking) > 8 else "")
             skipped.append(
@@ -51,6 +61,21 @@ def choose_common(
         else:
             common.append(checkpoint)
     return tuple(common), tuple(skipped)
+
+
+def describe_disagreement(keys: Sequence[Key | None]) -> str:
+    """What is wrong where the ranks, in their order, would begin from different checkpoints; else empty."""
+    if len(set(keys)) < 2:
+        return ""
+    told = [f"rank {keys.index(key)} {_describe(key)}" for key in dict.fromkeys(keys)]
+    return (
+        f"the ranks would resume from different checkpoints ({', '.join(told[:4])}): "
+        "give all of them the same SLURM_GUARD_RESUME_FROM and the same directories"
+    )
+
+
+def _describe(key: Key | None) -> str:
+    return "from scratch" if key is None else f"from {key[0]} {key[1]}, fork {key[2] or 'unknown'}"
 
 
 def choose_kept(ring: Iterable[Checkpoint], newest: Checkpoint, keep: int) -> tuple[Checkpoint, ...]:
@@ -70,5 +95,6 @@ def _rank(checkpoint: Checkpoint) -> tuple[int, bool, str]:
     return checkpoint.iteration, checkpoint.kind is CheckpointKind.RING, checkpoint.fork
 
 
-def _key(checkpoint: Checkpoint) -> tuple[str, int, str, bool]:
+def key_of(checkpoint: Checkpoint) -> Key:
+    """What makes it the same checkpoint on every node."""
     return checkpoint.kind.value, checkpoint.iteration, checkpoint.fork, checkpoint.finite

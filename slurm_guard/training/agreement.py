@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, verify_checkpoint
+from slurm_guard.checkpoint.refusal import read_refusals
 from slurm_guard.checkpoint.ring import read_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
-from slurm_guard.policy.restore import choose_checkpoint, choose_common
+from slurm_guard.policy.restore import choose_checkpoint, choose_common, describe_disagreement, key_of
 from slurm_guard.training.rendezvous import RankPlace
 from slurm_guard.training.state import read_state
 
@@ -21,11 +22,15 @@ Gather = Callable[[Any], "list[Any]"]
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What all ranks resume from, the state that was read, and why newer ones were skipped."""
+    """What all ranks resume from, the state that was read, and why newer ones were skipped.
+
+    `refused` are those of them that some rank could not load: they are not to be tried again.
+    """
 
     checkpoint: Checkpoint | None
     saved: dict[str, Any]
     skipped: tuple[Skipped, ...]
+    refused: tuple[tuple[Checkpoint, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +93,40 @@ def agree(directories: Directories, wish: Wish, *, verify: bool, gather: Gather 
     """Read the newest good checkpoint that every rank can read; each rank gives the same answer.
 
     Ring checkpoints count when every node has them, milestones when every node sees them. One that
-    cannot be read on any rank is out for all, and the next is tried. `verify` compares checksums
+    cannot be read on any rank is out for all, and the next is tried; one that could not be read by an
+    earlier attempt of this job is not, unless its directory is wished for. `verify` compares checksums
     first: once a node is enough. Every rank must call this.
 
     Raises:
-        CheckpointError: a directory was wished for and there is nothing at all to resume from.
+        CheckpointError: a directory was wished for and there is nothing at all to resume from; or the ranks
+            would resume from different checkpoints, which all of them then know.
     """
     wished, candidates, skipped = _read_candidates(directories, wish)
-    offers = gather((candidates, wished.iteration if wished else wish.newest))
-    newest = min((limit for _, limit in offers if limit is not None), default=None)
-    common, lacking = choose_common(candidates, [offer for offer, _ in offers])
+    limit = wished.iteration if wished else wish.newest
+    offers = gather((candidates, limit, read_refusals(directories), wish.directory))
+    newest = min((limit for _, limit, _, _ in offers if limit is not None), default=None)
+    common, lacking = choose_common(candidates, [offer[0] for offer in offers])
     skipped += lacking
+    refused: tuple[tuple[Checkpoint, str], ...] = ()
     while True:
-        chosen, passed = choose_checkpoint([c for c in common if c is wished] or common, newest=newest)
+        mine = [c for c in common if c is wished]
+        refusals = {} if mine else offers[0][2]
+        chosen, passed = choose_checkpoint(mine or common, newest=newest, refusals=refusals)
+        if wrong := describe_disagreement(gather(key_of(chosen) if chosen else None)):
+            raise CheckpointError(wrong)
         if chosen is None:
             break
         saved, trouble = _load(chosen, verify)
         troubles = [f"rank {rank}: {text}" for rank, text in enumerate(gather(trouble)) if text]
         if not troubles:
-            return Agreed(chosen, saved, skipped + passed)
+            return Agreed(chosen, saved, skipped + passed, refused)
         skipped += (Skipped(chosen.directory, troubles[0]),)
+        refused += ((chosen, troubles[0]),)
         common = tuple(c for c in common if c is not chosen)
-    if wish.directory:
+    if named := next((directory for _, _, _, directory in offers if directory), ""):
         why = "; ".join(f"{s.directory}: {s.reason}" for s in skipped + passed)
-        raise CheckpointError(
-            f"nothing to resume from, though SLURM_GUARD_RESUME_FROM={wish.directory} ({why})"
-        )
-    return Agreed(None, {}, skipped + passed)
+        raise CheckpointError(f"nothing to resume from, though SLURM_GUARD_RESUME_FROM={named} ({why})")
+    return Agreed(None, {}, skipped + passed, refused)
 
 
 def _read_candidates(

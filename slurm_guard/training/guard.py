@@ -25,6 +25,7 @@ from typing import Any
 
 from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.checkpoint.milestone import clean_milestones
+from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
@@ -146,6 +147,7 @@ class Guard:
         if self._place.rank == 0:
             for skipped in agreed.skipped:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
+            note_refusals(self._directories, agreed.refused)
         if agreed.checkpoint is None:
             return None
         own = {name: agreed.saved.pop(name) for name in (_CLIPPING,) if name in agreed.saved}

@@ -5,7 +5,13 @@ from __future__ import annotations
 from itertools import permutations
 
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind
-from slurm_guard.policy.restore import choose_checkpoint, choose_common, choose_kept
+from slurm_guard.policy.restore import (
+    choose_checkpoint,
+    choose_common,
+    choose_kept,
+    describe_disagreement,
+    key_of,
+)
 
 RING, MILESTONE = CheckpointKind.RING, CheckpointKind.MILESTONE
 
@@ -43,6 +49,23 @@ def test_nothing_newer_than_wanted_is_chosen() -> None:
     assert chosen == one(20)
     assert "newer than the wanted iteration 20" in skipped[0].reason
     assert choose_checkpoint([one(30)], newest=20)[0] is None
+
+
+def test_what_could_not_be_loaded_is_not_tried_again() -> None:
+    """By kind, iteration and fork: one that a later attempt wrote is another."""
+    bad, good = one(30, fork="a"), one(20)
+    chosen, skipped = choose_checkpoint([bad, good], refusals={key_of(bad): "rank 2: EOFError"})
+    assert chosen == good
+    assert skipped[0].reason == "it could not be loaded before: rank 2: EOFError"
+    assert choose_checkpoint([one(30, fork="b")], refusals={key_of(bad): "no"})[0] == one(30, fork="b")
+
+
+def test_ranks_that_would_mix_iterations_say_which() -> None:
+    """One sentence with what to do; the same choice everywhere, from scratch included, is none."""
+    assert describe_disagreement([key_of(one(30))] * 3) == describe_disagreement([None, None]) == ""
+    said = describe_disagreement([key_of(one(30)), key_of(one(30)), key_of(one(20, MILESTONE)), None])
+    assert "(rank 0 from ring 30, fork a, rank 2 from milestone 20, fork a, rank 3 from scratch)" in said
+    assert "SLURM_GUARD_RESUME_FROM" in said
 
 
 def test_nothing_good_is_nothing() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_guard.checkpoint.milestone import write_milestone
+from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import write_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Directories, Stamp
@@ -25,12 +26,14 @@ def save(root: Path, rank: int, iteration: int) -> Path:
     return Path(write_ring(ring, stamp, lambda path: [write_state({"at": iteration}, path)]).directory)
 
 
-def agree_all(root: Path, wish: Wish = Wish()) -> list[Agreed]:  # noqa: B008 - frozen
-    """What each of the ranks, as threads here, says."""
+def agree_all(root: Path, wish: Wish | tuple[Wish, ...] = Wish()) -> list[Agreed]:  # noqa: B008 - frozen
+    """What each of the ranks, as threads here, says; a tuple has the wish of each."""
     values: list[Any] = [None] * RANKS
     barrier = Barrier(RANKS, timeout=10)
 
     def one(rank: int) -> Agreed:
+        own = wish[rank] if isinstance(wish, tuple) else wish
+
         def gather(value: Any) -> list[Any]:
             values[rank] = value
             barrier.wait()
@@ -39,10 +42,10 @@ def agree_all(root: Path, wish: Wish = Wish()) -> list[Agreed]:  # noqa: B008 - 
             return seen
 
         directories = Directories(str(root / str(rank) / "ring"), str(root / "milestones"))
-        return agree(directories, wish, verify=True, gather=gather)
+        return agree(directories, own, verify=True, gather=gather)
 
     with ThreadPoolExecutor(RANKS) as pool:
-        return list(pool.map(one, range(RANKS)))
+        return [future.result() for future in [pool.submit(one, rank) for rank in range(RANKS)]]
 
 
 def restored(agreed: list[Agreed]) -> set[tuple[int, int] | None]:
@@ -79,6 +82,34 @@ def test_a_file_that_torch_refuses_on_one_rank_is_out_for_all(tmp_path: Path) ->
     agreed = agree_all(tmp_path)
     assert restored(agreed) == {(15, 15)}
     assert any("rank 2: " in skipped.reason for skipped in agreed[0].skipped)
+    directories = Directories(str(tmp_path / "0" / "ring"), milestone)
+    note_refusals(directories, agreed[0].refused)
+    again = agree_all(tmp_path)
+    assert restored(again) == {(15, 15)}
+    assert {skipped.reason for skipped in again[2].skipped} == {
+        f"it could not be loaded before: {agreed[0].refused[0][1]}"
+    }
+    assert again[1].refused == ()
+
+
+def test_ranks_with_different_wishes_all_end_with_the_same_error(tmp_path: Path) -> None:
+    """None waits for the others, and none begins from another state than they."""
+    for rank in range(RANKS):
+        save(tmp_path, rank, 10)
+    milestone = write_milestone(
+        str(tmp_path / "milestones"), Stamp(10, fork="b"), lambda path: write_state({"at": 10}, path)
+    )
+    one = Wish(directory=milestone.directory)
+    with pytest.raises(
+        CheckpointError, match="rank 0 from milestone 10, fork b, rank 1 from ring 10, fork a"
+    ):
+        agree_all(tmp_path, (one, Wish(), Wish()))
+    with pytest.raises(
+        CheckpointError, match="rank 0 from ring 10, fork a, rank 2 from milestone 10, fork b"
+    ):
+        agree_all(tmp_path, (Wish(), Wish(), one))
+    with pytest.raises(CheckpointError, match="nothing to resume from, though"):
+        agree_all(tmp_path, (Wish(newest=5), one, Wish()))
 
 
 def _write(path: str, bad: bytes | None) -> None:
