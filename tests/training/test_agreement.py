@@ -97,7 +97,7 @@ def test_ranks_with_different_wishes_all_end_with_the_same_error(tmp_path: Path)
     for rank in range(RANKS):
         save(tmp_path, rank, 10)
     milestone = write_milestone(
-        str(tmp_path / "milestones"), Stamp(10, fork="b"), lambda path: write_state({"at": 10}, path)
+        str(tmp_path / "milestones"), Stamp(10, fork="b"), lambda path: [write_state({"at": 10}, path)]
     )
     one = Wish(directory=milestone.directory)
     with pytest.raises(
