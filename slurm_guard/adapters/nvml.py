@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,9 +44,8 @@ class NvmlGpus:
         """
         if self._job is None:
             nvml = _start()
-            chosen = choose_gpus(
-                [_identify(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], os.environ
-            )
+            seen = [_identify(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+            chosen = choose_gpus(seen, os.environ) if has_own(seen, os.environ) else []
             self._job = JobGpus(nvml, node, chosen, kernel_log=self._kernel_log)
         return self._job.watch(timeout_s)
 
@@ -62,19 +62,41 @@ def read_gpus() -> dict[str, object]:
     }
 
 
+_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+"""That of the job is of the node where its batch script runs, and says nothing of the others."""
+
+
 def choose_gpus(gpus: list[dict[str, Any]], env: Mapping[str, str]) -> list[dict[str, Any]]:
     """The job's own GPUs: by minor number (Slurm's words), else by UUID or index (CUDA's), else all.
 
     Where the cgroup hides the other GPUs, the numbers may fit none: then all that is seen is the job's.
     """
-    slurm = env.get("SLURM_JOB_GPUS") or env.get("SLURM_STEP_GPUS") or ""
-    cuda = [word for word in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    slurm, cuda = _read_words(env, *_SLURM), _read_words(env, "CUDA_VISIBLE_DEVICES")
+    if len(gpus) <= len(slurm):
+        return gpus
     if slurm:
-        numbers = {int(word) for word in slurm.split(",") if word.isdigit()}
-        chosen = [gpu for gpu in gpus if gpu["minor"] in numbers]
+        numbers = {int(word) for word in slurm if word.isdigit()}
+        # Of one that is lost the number is not known.
+        chosen = [gpu for gpu in gpus if isinstance(gpu["minor"], int) and gpu["minor"] in numbers]
     else:
         chosen = [gpu for gpu in gpus if any(_names(word, gpu) for word in cuda)]
     return chosen or gpus
+
+
+def has_own(gpus: list[dict[str, Any]], env: Mapping[str, str]) -> bool:
+    """Whether what `choose_gpus` takes is the job's for certain: named, or all while the others are hidden or
+    the node is the job's alone. A neighbour's GPU is none of its business.
+    """
+    words = _read_words(env, *_SLURM) or _read_words(env, "CUDA_VISIBLE_DEVICES")
+    if words:
+        return len(gpus) <= len(words) or len(choose_gpus(gpus, env)) < len(gpus)
+    cpus = re.findall(r"(\d+)(?:\(x\d+\))?", env.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return all(int(count) >= (os.cpu_count() or 1) for count in cpus)
+
+
+def _read_words(env: Mapping[str, str], *names: str) -> list[str]:
+    text = next((env[name] for name in names if env.get(name)), "")
+    return [word for word in text.split(",") if word and word != "NoDevFiles"]
 
 
 def _names(word: str, gpu: dict[str, Any]) -> bool:

@@ -11,7 +11,8 @@ from slurm_guard.adapters.kernel_log import KMSG, KmsgTail
 from slurm_guard.adapters.nvml_event import NvmlEvents
 from slurm_guard.errors import ConfigError, OutsideError
 from slurm_guard.model.gpu import GpuFault
-from slurm_guard.model.xid import PciAddress, XidEvent, XidTable
+from slurm_guard.model.xid import KernelRecord, PciAddress, XidEvent, XidKind, XidTable
+from slurm_guard.policy.health.xid import RECOVERY
 
 _SETTLED_S = 2.0
 """Seconds after its last line that a burst is judged: one fault writes several lines."""
@@ -55,7 +56,9 @@ class FaultLog:
         if now_s - last_s < _SETTLED_S and now_s - began_s < _LONGEST_BURST_S:
             return ()
         self._waiting_s = None
-        return self._judge(actions)
+        faults = self._judge(actions)
+        self._settle(actions, now_s)
+        return faults
 
     def _read(self) -> list[XidEvent]:
         if isinstance(self._source, NvmlEvents):
@@ -87,6 +90,13 @@ class FaultLog:
             words = (one.level.value, one.cls.value, one.value, one.evidence)
             faults.append(GpuFault(self._node, one.gpu, uuids.get(one.gpu, ""), *words))
         return tuple(faults)
+
+    def _settle(self, actions: Mapping[int, int | None], now_s: float) -> None:
+        """Where it asks for nothing, that is its word on all these, also when it can't be asked later."""
+        for address, (index, _) in self._gpus.items():
+            if actions.get(index) == 0 and any(event.device == address for event in self._events):
+                ruled = KernelRecord("", now_s)
+                self._events.append(XidEvent(XidKind.XID, RECOVERY, address, recovery="None", record=ruled))
 
     def _load_table(self) -> XidTable:
         from slurm_guard.config.xid import SITE_FILE, load_xid_table

@@ -41,11 +41,15 @@ class JobGpus:
         self._faults.begin(nvml, addresses)
 
     def watch(self, timeout_s: float) -> GpuSight:
-        """All of them as they are now, after `timeout_s` at the latest: one that gave no answer hangs."""
+        """All of them as they are now, after `timeout_s` at the latest. One that gave no answer since the last
+        call hangs.
+        """
         until_s = time.monotonic() + timeout_s
         found: dict[int, tuple[GpuState, LoadReading]] = {}
-        while not self._answers.empty():  # of one that hung meanwhile
-            self._answers.get()
+        late: dict[int, tuple[GpuState, LoadReading]] = {}
+        while not self._answers.empty():
+            reader, answer = self._answers.get()
+            late[reader.index] = answer
         for asker in self._askers:
             asker.ask()
         while len(found) < len(self._askers):
@@ -55,7 +59,9 @@ class JobGpus:
                 break
             found[reader.index] = answer
         readers = [asker.reader for asker in self._askers]
-        pairs = [found.get(reader.index) or reader.fail(Trouble.HUNG.value) for reader in readers]
+        # One that is slow, or has no CPU, and answers each time too late doesn't hang.
+        said = {**late, **found}
+        pairs = [said.get(reader.index) or reader.fail(Trouble.HUNG.value) for reader in readers]
         actions = {state.gpu: state.action for state, _ in pairs}
         states, loads = tuple(state for state, _ in pairs), tuple(load for _, load in pairs)
         return GpuSight(states, loads, self._faults.take(actions))

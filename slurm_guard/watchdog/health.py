@@ -25,14 +25,17 @@ CALM_S = 60.0
 _GPU_S = 4.0
 _ANSWER_S = 60.0
 _AFTER_HANG_S = 3600.0
+_AFTER_END_S = 300.0
+_NO_LIBRARY = ("Library Not Found", "No module named")
 _ORPHAN_S = 1.0
 
 
 class GpuWatch:
     """Listens to one child that watches the GPUs. There is never a second one.
 
-    A child that gives no answer in time is killed, and said once; the next try is an hour later. Where
-    there is no driver nobody asks again.
+    A child that gives no answer in time is killed, and said once; the next try is an hour later. One that
+    ends by itself, as a driver that starts just now makes it, has a next one after a while; where there is
+    no library nobody asks again.
     """
 
     def __init__(self, gpus: Gpus, node: str) -> None:
@@ -55,12 +58,15 @@ class GpuWatch:
                 self._child = None
             return []
         reports: list[Report] = []
+        error = ""
         for message in self._child.read():
             self._heard_s = now_s
-            if "error" in message:  # no driver, or none that this process can ask
-                self._next_s = float("inf")
+            error = message.get("error", error)
             reports += _parse(message)
-        if not self._child.ended and now_s - self._heard_s > _ANSWER_S:
+        if self._child.ended:
+            forever = any(words in error for words in _NO_LIBRARY)
+            self._next_s = float("inf") if forever else now_s + _AFTER_END_S
+        elif now_s - self._heard_s > _ANSWER_S:
             reports += self._give_up(now_s)
         return reports
 
@@ -98,15 +104,16 @@ class News:
     """Which readings are worth a report: what changed, what is amiss, and now and then all."""
 
     def __init__(self) -> None:
-        self._said: dict[int, tuple[GpuState, float]] = {}
+        self._said: dict[int, tuple[GpuState, bool, float]] = {}
 
     def take(self, state: GpuState, now_s: float) -> bool:
         """Whether this reading is; it counts as told then."""
         plain, hot = replace(state, temperature_c=None), _is_hot(state)
-        known, said_s = self._said.get(state.gpu, (None, now_s))
-        news = plain != known or hot or bool(state.trouble) or now_s - said_s >= CALM_S
+        known, was_hot, said_s = self._said.get(state.gpu, (None, False, now_s))
+        # That it has cooled down is news: heat counts only without a break.
+        news = plain != known or hot or was_hot or bool(state.trouble) or now_s - said_s >= CALM_S
         if news:
-            self._said[state.gpu] = (plain, now_s)
+            self._said[state.gpu] = (plain, hot, now_s)
         return news
 
 

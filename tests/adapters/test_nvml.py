@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from nvml_library import build_nvml
 
-from slurm_guard.adapters.nvml import NvmlGpus, choose_gpus
+from slurm_guard.adapters.nvml import NvmlGpus, choose_gpus, has_own
 from slurm_guard.errors import CommandTimedOut, OutsideError
 
 LOADS = """
@@ -133,11 +133,45 @@ def test_only_the_load_of_the_jobs_gpus_is_read(state: Path, monkeypatch: pytest
         ({}, [0, 1, 2]),
         ({"SLURM_JOB_GPUS": "5,6"}, [1, 2]),
         ({"SLURM_JOB_GPUS": "0"}, [0, 1, 2]),
+        ({"SLURM_JOB_GPUS": "0,1,2"}, [0, 1, 2]),
+        ({"SLURM_JOB_GPUS": "4,6", "SLURM_STEP_GPUS": "5"}, [1]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-b,2"}, [1, 2]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-b", "SLURM_JOB_GPUS": "6"}, [2]),
     ],
 )
 def test_the_jobs_gpus(env: dict[str, str], chosen: list[int]) -> None:
-    """Minor numbers first, then UUID or index; numbers that fit none mean that the others are hidden."""
+    """Minor numbers first, those of the step on this node before the job's on its first one, then UUID or
+    index; numbers that fit none mean that the others are hidden.
+    """
     gpus = [{"index": i, "minor": 4 + i, "uuid": f"GPU-{c}"} for i, c in enumerate("abc")]
     assert [gpu["index"] for gpu in choose_gpus(gpus, env)] == chosen
+
+
+def test_a_gpu_that_is_lost_has_no_number(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others of the job are found all the same."""
+    monkeypatch.setenv("SLURM_STEP_GPUS", "1")
+    assert _loads(state, "count 3\n0.ret 15\n1.utilization_percent 3\n") == ["[('n1', 1, 3, 0.0)]"]
+
+
+@pytest.mark.parametrize(
+    ("env", "own"),
+    [
+        ({}, True),
+        ({"SLURM_STEP_GPUS": "4"}, True),
+        ({"SLURM_STEP_GPUS": "7,8"}, False),
+        ({"SLURM_STEP_GPUS": "MIG-0000"}, False),
+        ({"SLURM_STEP_GPUS": "7,8,9"}, True),
+        ({"SLURM_JOB_CPUS_PER_NODE": "4"}, False),
+        ({"SLURM_JOB_CPUS_PER_NODE": "16(x2),4"}, False),
+        ({"SLURM_JOB_CPUS_PER_NODE": "16(x3)"}, True),
+        ({"SLURM_JOB_CPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, False),
+        ({"SLURM_JOB_CPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "1"}, True),
+    ],
+)
+def test_a_neighbours_gpus_are_none_of_the_jobs(
+    env: dict[str, str], own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing names those of a job that has only part of the node, none is certainly its own."""
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    gpus = [{"index": i, "minor": 4 + i, "uuid": f"GPU-{c}"} for i, c in enumerate("abc")]
+    assert has_own(gpus, env) == own

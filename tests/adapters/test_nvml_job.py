@@ -160,3 +160,21 @@ def test_links_that_are_down(library: Path, tmp_path: Path) -> None:
         library, tmp_path, CALM + "0.link.4 0\n0.link.7 2\n1.links 0\n1.nvmlDeviceGetFieldValues.ret 3\n"
     )
     assert [state["links_down"] for state in sight["states"]] == [[4], None]
+
+
+def test_a_driver_that_is_slow_each_time_does_not_hang(library: Path, tmp_path: Path) -> None:
+    """An answer that comes after its time, the machine being busy, is an answer."""
+    slow = CALM + "0.nvmlDeviceGetPowerUsage.sleep_s 2\n"
+    sights = _watch(library, tmp_path, CALM, *[slow] * 5, pause_s=1.5)
+    assert [sight["states"][0]["trouble"] for sight in sights] == ["", "hung", *[""] * 4]
+
+
+def test_what_the_driver_said_of_a_fault_stands(library: Path, tmp_path: Path) -> None:
+    """That nothing is to be done: also when a program's own fault comes while it gives no answer."""
+    told = CALM + "events 1\n0.event 95\n"
+    mute = CALM + "events 2\n0.event 31\n0.nvmlDeviceGetFieldValues.ret 17\n"
+    steps = [CALM + "events 0\n", told, told, told, mute, mute, mute]
+    assert _faults(_watch(library, tmp_path, *steps, pause_s=2.1)) == [(0, "Xid 95", "warn", "reset")]
+    new = mute.replace("event 31", "event 95")
+    sights = _watch(library, tmp_path, *steps[:4], new, new, new, pause_s=2.1)
+    assert _faults(sights) == [(0, "Xid 95", "warn", "reset"), (0, "Xid 95", "fail", "reset")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ def test_every_gpu_is_reported() -> None:
 
 
 def test_only_news_are_reported() -> None:
-    """What changed, what is amiss, and now and then all; a temperature that is none of it changes always."""
+    """What changed, what is amiss or no longer so, and now and then all; a usual temperature changes always."""
     news, well = News(), GpuState("n1", 0, temperature_c=60, slowdown_c=87)
     assert news.take(well, 0.0)
     assert not news.take(replace(well, temperature_c=71), 5.0)
@@ -83,6 +84,8 @@ def test_only_news_are_reported() -> None:
     assert news.take(replace(well, ecc_sram=1), 10.0 + CALM_S)
     for now_s in (80.0, 85.0):
         assert news.take(replace(well, temperature_c=87), now_s)
+    assert news.take(replace(well, temperature_c=86), 88.0)
+    assert not news.take(replace(well, temperature_c=86), 89.0)
     for now_s in (90.0, 95.0):
         assert news.take(replace(well, clock_limits=0x40), now_s)
     for now_s in (100.0, 105.0):
@@ -90,13 +93,13 @@ def test_only_news_are_reported() -> None:
     assert news.take(replace(well, gpu=1), 105.0)
 
 
-def test_without_a_driver_nobody_asks_again() -> None:
+def test_without_a_library_nobody_asks_again() -> None:
     """And it is no trouble: most nodes without one never had one."""
     asked = []
 
     class Driverless(FakeGpus):
         def watch(self, node: str, timeout_s: float) -> GpuSight:
-            raise OutsideError("no NVML: Driver Not Loaded")
+            raise OutsideError("no NVML: NVML Shared Library Not Found")
 
     with _watched(Driverless()) as watch:
         watch.tick(0.0)
@@ -110,6 +113,33 @@ def test_without_a_driver_nobody_asks_again() -> None:
             asked += watch.tick(hour * 3600.0)
             assert watch._child is child
     assert asked == []
+
+
+@pytest.mark.parametrize("how", ["killed", "no driver yet"])
+def test_a_child_that_ended_has_a_next_one(tmp_path: Path, how: str) -> None:
+    """After five minutes: killed for want of memory, or the driver was only starting."""
+
+    class Ending(FakeGpus):
+        def watch(self, node: str, timeout_s: float) -> GpuSight:
+            (tmp_path / str(os.getpid())).touch()
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OutsideError("no NVML: Driver Not Loaded")
+
+    with _watched(Ending({})) as watch:
+        watch.tick(0.0)
+        child = watch._child
+        assert child is not None
+        until_s = time.monotonic() + 5
+        while not (child.ended and child.gone):
+            assert watch.tick(0.0) == []
+            assert time.monotonic() < until_s
+        watch.tick(299.0)
+        watch.tick(299.0)
+        assert len(list(tmp_path.iterdir())) == 1
+        watch.tick(300.0)
+        watch.tick(300.0)
+        _until_files(tmp_path, 2)
 
 
 def test_a_driver_that_hangs_is_said_once_and_asked_an_hour_later(tmp_path: Path) -> None:
