@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import time
@@ -222,13 +221,5 @@ def to_json(entry: Entry) -> dict[str, Any]:
 
 
 def dump(body: object) -> str:
-    """JSON that every reader takes: no NaN, whatever a file held."""
-    return json.dumps(_clean(body), indent=1, allow_nan=False)
-
-
-def _clean(value: object) -> object:
-    if isinstance(value, dict):
-        return {str(key): _clean(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """JSON that every reader takes: no NaN is among what was read."""
+    return json.dumps(body, indent=1, allow_nan=False)

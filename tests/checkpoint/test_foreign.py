@@ -275,6 +275,7 @@ def test_links_in_a_circle_and_to_nowhere_end_the_search_nowhere(tmp_path: Path)
     (tmp_path / "last.ckpt").symlink_to(tmp_path / "gone.ckpt")
     found, skipped = find_foreign(str(tmp_path))
     assert [(checkpoint.iteration, checkpoint.fault) for checkpoint in found] == [(500, "")]
+    assert [name for name, _ in found[0].files if name.startswith("round")] == []
     assert [Path(bad.directory).name for bad in skipped] == ["checkpoint-600"]
 
 
@@ -306,6 +307,14 @@ def test_a_flipped_bit_is_seen_when_every_byte_is_read(tmp_path: Path) -> None:
     path.write_bytes(text)
     assert fault_of(path) == ""
     assert read_through(str(path), read.append).endswith("does not have its checksum")
+
+
+def test_a_file_of_torch_distributed_is_read_from_its_first_byte_to_its_last(tmp_path: Path) -> None:
+    """It is many archives one after the other: taken for one, only the last would be read."""
+    path = save_distributed(tmp_path / "step-7") / "__0_0.distcp"
+    read: list[int] = []
+    assert read_through(str(path), read.append) == ""
+    assert sum(read) == path.stat().st_size
 
 
 def test_an_archive_without_checksums_is_not_called_damaged(tmp_path: Path) -> None:
