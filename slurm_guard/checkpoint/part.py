@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable
@@ -12,6 +13,10 @@ from slurm_guard.model.checkpoint import Part
 
 PIECE = 1 << 20
 """Bytes that are hashed and then written, or read and then hashed, while the processor still has them."""
+
+_AHEAD = 16 * PIECE
+"""The disk begins to write after so many bytes: while more come, and not all at once at the end, when the
+training's own files would have to wait behind them."""
 
 XXH3 = "xxh3-128"
 _SHA256 = "sha256"
@@ -28,6 +33,7 @@ class PartFile:
         self._descriptor = descriptor
         self._cancelled = cancelled
         self._digest = _digest(XXH3)
+        self._begun = 0
         self.size = 0
 
     @property
@@ -49,12 +55,21 @@ class PartFile:
             piece = whole[start : start + PIECE]
             self._digest.update(piece)
             while piece:
-                piece = piece[os.write(self._descriptor, piece) :]
-        self.size += len(whole)
+                written = os.write(self._descriptor, piece)
+                self.size += written
+                piece = piece[written:]
+            if self.size - self._begun >= _AHEAD:
+                self._begin_writing()
         return len(whole)
 
     def flush(self) -> None:
         """Nothing is held back."""
+
+    def _begin_writing(self) -> None:
+        # The kernel starts to write what is dirty before it drops what is not: nothing is dropped here.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, self._begun, self.size - self._begun, os.POSIX_FADV_DONTNEED)
+        self._begun = self.size
 
 
 def write_part(
