@@ -170,8 +170,9 @@ class Epilog:
         return drained in (Drained.DRAINED, Drained.UNREACHABLE)
 
     def _forget_job(self) -> None:
-        remove_spool(self._place, self._job.job_id)
+        # First: a spool that cannot be moved must not leave the job's GPUs taken.
         self._place.baseline(self._job.job_id).unlink(missing_ok=True)
+        remove_spool(self._place, self._job.job_id)
 
     def _remove_rings(self) -> None:
         def ask(timeout_s: float) -> Slurm:

@@ -7,9 +7,12 @@ goes through it by file descriptors only, and never follows a link.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import math
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +23,8 @@ _INODES_A_MIB = 128
 _NOSUID, _NODEV, _NOEXEC = 0x2, 0x4, 0x8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = ".gone-"
-_MOST_STEPS = 100_000
-"""More than a spool has room for: whoever keeps filling it holds nobody up."""
+_MOST_S = 2.0
+"""A spool is small: whoever keeps filling it holds nobody up."""
 
 
 def prepare_spool(place: Place, job: HookJob, size_mib: int) -> None:
@@ -51,18 +54,21 @@ def remove_spool(place: Place, job_id: str) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         os.rename(place.spool(job_id), place.jobs / f"{_GONE}{job_id}-{os.urandom(4).hex()}")
+    until_s = time.monotonic() + _MOST_S
     with contextlib.suppress(FileNotFoundError), _opened(place.jobs) as folder:
         for name in os.listdir(folder):
             if name.startswith(_GONE):
                 with contextlib.suppress(OSError):
-                    remove_folder(folder, name)
+                    remove_folder(folder, name, until_s)
 
 
-def remove_folder(parent: int, name: str) -> None:
+def remove_folder(parent: int, name: str, until_s: float = math.inf) -> None:
     """Remove a user's directory below the directory `parent`, and nothing that a link in it leads to.
 
+    Until `until_s` of the monotonic clock; what is left then is root's own.
+
     Raises:
-        OSError: as the file system says.
+        OSError: as the file system says, or there was no time.
     """
     try:
         fd = os.open(name, _FOLDER, dir_fd=parent)
@@ -70,33 +76,36 @@ def remove_folder(parent: int, name: str) -> None:
         os.unlink(name, dir_fd=parent)
         return
     try:
-        # Nobody but root comes in by its path any more.
-        os.fchown(fd, 0, 0)
-        os.fchmod(fd, 0o700)
-        _empty(fd)
+        _close(fd)
+        _empty(fd, until_s)
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=parent)
 
 
-def _empty(folder: int) -> None:
+def _close(folder: int) -> None:
+    """From now on only root makes anything in it, also where others have it open."""
+    os.fchown(folder, 0, 0)
+    os.fchmod(folder, 0o700)
+
+
+def _empty(folder: int, until_s: float) -> None:
     """Remove all that is in it; what lies deeper is lifted up first, so that depth costs nothing."""
-    for _ in range(_MOST_STEPS):
-        names = os.listdir(folder)
-        if not names:
-            return
+    while names := os.listdir(folder):
         for name in names:
+            if time.monotonic() > until_s:
+                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
             if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.unlink(name, dir_fd=folder)
                 continue
             below = os.open(name, _FOLDER, dir_fd=folder)
             try:
+                _close(below)
                 for inner in os.listdir(below):
                     os.rename(inner, os.urandom(8).hex(), src_dir_fd=below, dst_dir_fd=folder)
             finally:
                 os.close(below)
-            with contextlib.suppress(OSError):  # somebody still fills it: the next round
-                os.rmdir(name, dir_fd=folder)
+            os.rmdir(name, dir_fd=folder)
 
 
 @contextlib.contextmanager

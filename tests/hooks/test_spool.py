@@ -162,6 +162,43 @@ def test_user_who_still_fills_his_spool_holds_nobody_up(place: Place) -> None:
             writer.kill()
 
 
+def test_user_who_still_fills_a_directory_in_his_spool_holds_nobody_up(place: Place) -> None:
+    """From the first step into it on nobody but root makes anything there, however fast he is."""
+    prepare_spool(place, JOB, 4)
+    code = (
+        "import os, sys; os.chdir(sys.argv[1]); os.mkdir('a'); os.chdir('a')\n"
+        "for _ in range(2): os.fork()\n"
+        "for n in range(1_000_000):\n"
+        "    try: os.mkdir(f'{os.getpid()}-{n}')\n"
+        "    except PermissionError: break\n"
+        "    except OSError: pass\n"
+        "    if n == 20: os.write(1, b'x')\n"
+        "else: os.write(1, b'never refused')"
+    )
+    argv = [sys.executable, "-I", "-c", code, str(place.spool("12"))]
+    with subprocess.Popen(argv, user=NOBODY, group=NOBODY, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout
+        assert len(writer.stdout.read(4)) == 4
+        remove_spool(place, "12")
+        assert list(place.jobs.iterdir()) == []
+        # All four were refused: none found its directory gone before.
+        assert writer.stdout.read() == b""
+        assert writer.wait(30) == 0
+
+
+def test_spool_that_takes_too_long_goes_the_next_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is under no job's name, and root's."""
+    prepare_spool(place, JOB, 1)
+    (place.spool("12") / "claim").touch()
+    monkeypatch.setattr(spool, "_MOST_S", -1.0)
+    remove_spool(place, "12")
+    (left,) = place.jobs.iterdir()
+    assert (left.name.startswith(".gone-12-"), left.stat().st_uid) == (True, 0)
+    monkeypatch.undo()
+    remove_spool(place, "12")
+    assert list(place.jobs.iterdir()) == []
+
+
 def test_full_spool_is_an_error(place: Place) -> None:
     """The prolog says so and lets the job start."""
     prepare_spool(place, JOB, 1)
