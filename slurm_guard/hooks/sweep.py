@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from slurm_guard.adapters.clock import SystemClock
@@ -41,6 +42,9 @@ _AGAIN_S = 1.5
 """Up to twice as long: nodes that fail at once shall not ask Slurm at once."""
 _WAIT_S = 600.0
 """Up to twice as long a node over the cap asks for nothing: each time it would read all nodes."""
+
+_MEMORY: dict[str, Any] = {"claims": list, "warned": list, "serials": list, "wait_until_s": (int, float)}
+"""What a sweep leaves for the next one."""
 
 
 def run(environ: Mapping[str, str], place: Place) -> bool:
@@ -81,7 +85,7 @@ class Sweep:
             forget_snapshot(self.place)
             return
         self._leave_snapshot(verdict, reading)
-        memory = read_record(self._memory) or {}
+        memory = _read_memory(self._memory)
         before = dict(memory)
         reading = _name_gpus(reading, memory)
         accuser = self._remember(memory, verdict, reading)
@@ -189,7 +193,7 @@ class Sweep:
         return min(self.settings.probe_s, self.settings.sweep_s / 6)
 
     @property
-    def _memory(self) -> Any:
+    def _memory(self) -> Path:
         return self.place.node / "sweep.json"
 
     def _write_memory(self, memory: dict[str, Any]) -> None:
@@ -200,6 +204,12 @@ class Sweep:
 
     def _note(self, text: str) -> None:
         note(self.place, f"sweep: {text}")
+
+
+def _read_memory(path: Path) -> dict[str, Any]:
+    """What the sweeps before have seen; what has another form, as that of another version, is forgotten."""
+    said = read_record(path) or {}
+    return {name: value for name, value in said.items() if isinstance(value, _MEMORY.get(name, ()))}
 
 
 def _name_gpus(reading: HealthReading, memory: dict[str, Any]) -> HealthReading:

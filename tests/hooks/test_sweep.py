@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Callable
@@ -401,3 +402,14 @@ def test_broken_settings_are_one_line_in_the_log(site: Place) -> None:
     site.compiled.write_text("{}")
     assert run({"SLURMD_NODENAME": "n1"}, site) is False
     assert "sweep: nothing is judged: " in site.log.read_text()
+
+
+@pytest.mark.parametrize("name", ["claims", "warned", "serials", "wait_until_s"])
+@pytest.mark.parametrize("value", [None, 7, "x", {}])
+def test_a_memory_of_another_form_is_forgotten(node: Node, name: str, value: object) -> None:
+    """Another version's, say: it must not break every sweep until the next boot."""
+    memory = node.place.node / "sweep.json"
+    memory.parent.mkdir(parents=True)
+    memory.write_text(json.dumps({name: value}))
+    node.sweep(unfit(ECC), unfit(ECC))
+    assert "ecc_dram" in node.reason
