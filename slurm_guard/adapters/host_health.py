@@ -51,16 +51,25 @@ def read_host(
 
 
 def parse_mounts(text: str) -> list[str]:
-    """The mount points of network file systems in /proc/self/mounts, the first 64."""
+    """The mount points of network file systems in /proc/self/mounts, the first 64.
+
+    What a user has mounted for himself, as with sshfs, says nothing of the node, and may hang at his will.
+    """
     found = []
     for line in text.splitlines():
         words = line.split()
-        if len(words) > 2 and (words[2] in _NETWORKED or words[2].startswith("fuse.")):
+        if len(words) > 3 and (words[2] in _NETWORKED or _is_roots_fuse(words[2], words[3])):
             # The kernel writes a blank as \040.
             found.append(
                 words[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
             )
     return found[:_MOST_MOUNTS]
+
+
+def _is_roots_fuse(kind: str, options: str) -> bool:
+    """The kernel names the user who mounted it."""
+    users = {word for word in options.split(",") if word.startswith("user_id=")}
+    return kind.startswith("fuse.") and users <= {"user_id=0"}
 
 
 def read_places(

@@ -34,6 +34,13 @@ def test_mounts_that_can_hang_are_those_of_networks() -> None:
     assert parse_mounts(MOUNTS) == ["/home", "/my scratch", "/data"]
 
 
+def test_what_a_user_has_mounted_says_nothing_of_the_node() -> None:
+    """A dead sshfs in somebody's home takes no node away; one that root mounted is the node's."""
+    options = "rw,nosuid,nodev,relatime,user_id={},group_id=100,allow_other"
+    lines = [f"far: /mnt/{user} fuse.sshfs {options.format(user)} 0 0\n" for user in (0, 1000)]
+    assert parse_mounts("".join(lines)) == ["/mnt/0"]
+
+
 def test_places_say_how_much_is_free(tmp_path: Path) -> None:
     """Percent of space and inodes; one that is not there is a failure in words."""
     here, gone = read_places([str(tmp_path), str(tmp_path / "gone")], 5.0)
