@@ -31,7 +31,7 @@ _SCRIPTS = (PROLOG, EPILOG, HEALTH_CHECK)
 _SOURCES = (SITE, f"{SETTINGS}/gpu-profiles.toml", f"{SETTINGS}/xid.toml")
 _CALL = re.compile(r"^\(exec (.*?) -I -m slurm_guard\.hooks ", re.MULTILINE)
 _CONF = re.compile(r"^SLURM_CONF=\$\{SLURM_CONF:-(.*)\}$", re.MULTILINE)
-_DEADLINE_S = 90.0
+_DEADLINE_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
