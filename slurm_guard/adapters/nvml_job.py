@@ -41,8 +41,8 @@ class JobGpus:
         self._faults.begin(nvml, addresses)
 
     def watch(self, timeout_s: float) -> GpuSight:
-        """All of them as they are now, after `timeout_s` at the latest. One that gave no answer since the last
-        call hangs.
+        """All of them as they are now, after `timeout_s` at the latest. One that gave no answer since the
+        last call hangs.
         """
         until_s = time.monotonic() + timeout_s
         found: dict[int, tuple[GpuState, LoadReading]] = {}

@@ -14,7 +14,7 @@ RARE_ROUNDS = 6
 """What costs much is read once in so many rounds."""
 
 _OFTEN = ("ecc_dram", "ecc_sram", "temperature_c")
-_ONCE = ("slowdown_c", "pcie_generation_max", "pcie_width_max")
+_ONCE = ("mig", "slowdown_c", "pcie_generation_max", "pcie_width_max")
 _MOST_UNKNOWN = 3
 _SICK = (
     *(Trouble.LOST, Trouble.RESET_REQUIRED, Trouble.POWER, Trouble.INTERRUPT),
@@ -65,24 +65,25 @@ class GpuReader:
         return state, LoadReading(self._node, self.index, utilisation, power_w)
 
     def _read_state(self) -> dict[str, Any]:
+        if self._round == 0:
+            self._kept = {name: self._ask(name, STATE[name]) for name in _ONCE}
         values = {"action": self._ask("action", _read_action)}
         for name in _OFTEN:
             values[name] = self._ask(name, STATE[name])
-        if values["ecc_dram"] is None or values["ecc_sram"] is None:
+        if self._kept["mig"]:  # they count for all instances, and a neighbour's errors are its own
+            values |= {"ecc_dram": None, "ecc_sram": None}
+        elif values["ecc_dram"] is None or values["ecc_sram"] is None:
             values["ecc_uncorrected"] = self._ask("ecc_uncorrected", STATE["ecc_uncorrected"])
         rows = self._ask("rows", lambda n, g: n.nvmlDeviceGetRemappedRows(g))
         if rows is not None:
             values |= {"remap_pending": bool(rows[2]), "remap_failed": bool(rows[3])}
         values["clock_limits"] = self._ask("clock_limits", _read_slowdown)
         if self._round % RARE_ROUNDS == 0:
-            once = dict.fromkeys(_ONCE) if self._round == 0 else {}
-            known = {name: self._ask(name, STATE[name]) for name in once}
-            self._kept |= known
             self._kept["replays"] = self._ask("replays", STATE["pcie_replays"])
             links = self._ask("links", read_links)
             down = None if links is None else tuple(link for link, state in enumerate(links) if not state)
             self._kept["links_down"] = down
-        self._round += 1
+        self._round += not self._trouble  # what is read once is known then, or never
         return {
             **values,
             "replays": self._kept["replays"],

@@ -178,3 +178,22 @@ def test_what_the_driver_said_of_a_fault_stands(library: Path, tmp_path: Path) -
     new = mute.replace("event 31", "event 95")
     sights = _watch(library, tmp_path, *steps[:4], new, new, new, pause_s=2.1)
     assert _faults(sights) == [(0, "Xid 95", "warn", "reset"), (0, "Xid 95", "fail", "reset")]
+
+
+def test_memory_that_is_shared_by_instances_has_no_errors_of_the_jobs_own(
+    library: Path, tmp_path: Path
+) -> None:
+    """With MIG the counters are those of the whole chip: a neighbour's error is contained in its part."""
+    shared = CALM + "0.mig 1\n0.ecc_dram 2\n0.ecc_sram 1\n0.ecc_uncorrected 3\n1.ecc_sram 1\n"
+    states = _watch(library, tmp_path, shared)[0]["states"]
+    assert [(one["ecc_dram"], one["ecc_sram"], one["ecc_uncorrected"]) for one in states] == [
+        (None, None, None),
+        (0, 1, None),
+    ]
+
+
+def test_a_gpu_that_was_ill_at_first_is_read_whole_once_it_is_well(library: Path, tmp_path: Path) -> None:
+    """What is asked only once too."""
+    ill, well = _watch(library, tmp_path, f"{CALM}0.nvmlDeviceGetFieldValues.ret 16\n", CALM)
+    assert ill["states"][0]["trouble"] == "reset_required"
+    assert well["states"][0] == {**well["states"][1], "gpu": 0, "uuid": "GPU-00000000"}

@@ -75,7 +75,7 @@ def test_every_gpu_is_reported() -> None:
 
 
 def test_only_news_are_reported() -> None:
-    """What changed, what is amiss or no longer so, and now and then all; a usual temperature changes always."""
+    """What changed, what is amiss or no longer so, and now and then all; a usual temperature is none."""
     news, well = News(), GpuState("n1", 0, temperature_c=60, slowdown_c=87)
     assert news.take(well, 0.0)
     assert not news.take(replace(well, temperature_c=71), 5.0)
