@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -52,16 +52,6 @@ def find_resume(
     ring, ring_skipped = read_ring(ring_dir)
     milestones, milestone_skipped = read_checkpoints(os.path.abspath(milestone_dir))
     return _choose(ring + milestones, ring_skipped + milestone_skipped, checksums, trials, refusals)
-
-
-def find_newest(directories: Iterable[str]) -> Choice:
-    """The newest good checkpoint of these directories, whatever kinds they hold."""
-    candidates: tuple[Checkpoint, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    for directory in directories:
-        found, refused = read_checkpoints(directory)
-        candidates, skipped = candidates + found, skipped + refused
-    return _choose(candidates, skipped, checksums=True)
 
 
 def describe_skipped(choice: Choice) -> list[str]:

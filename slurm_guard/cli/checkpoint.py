@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from slurm_guard.checkpoint.choice import find_newest, find_resume
-from slurm_guard.checkpoint.foreign import Foreign, Naming, parse_naming
+from slurm_guard.checkpoint.choice import find_resume
+from slurm_guard.checkpoint.foreign import Naming, parse_naming
 from slurm_guard.cli.checkpoint_bytes import verify_entries
 from slurm_guard.cli.checkpoint_entry import (
     Entry,
@@ -20,12 +20,13 @@ from slurm_guard.cli.checkpoint_entry import (
     dump,
     look,
     newest_first,
-    own_directories,
     show_size,
     to_json,
 )
+from slurm_guard.cli.checkpoint_past import own_directories, own_trials
 from slurm_guard.job.writer import plain
 from slurm_guard.model.checkpoint import Checkpoint, Skipped
+from slurm_guard.policy.trial import name_checkpoint
 
 app = typer.Typer(no_args_is_help=True, help="What there is to resume from.")
 
@@ -65,22 +66,17 @@ def latest(
 ) -> None:
     """Print the newest good checkpoint, every byte verified; exit 1 when there is none."""
     places = look(directories, parse_naming(pattern, marker))
-    own = own_directories()
     if directories:
-        choice = find_newest([p.directory for p in places if not (p.single or p.problems)])
+        chosen, resume_from, skipped = _choose(places)
     else:
-        choice = find_resume(own.milestone, own.ring)
-    other, passed = _choose_other(places, choice.checkpoint) if directories else (None, [])
-    skipped = [*(_problems(places) if directories else []), *choice.skipped, *passed]
-    chosen = to_json(other) if other else asdict(choice.checkpoint) if choice.checkpoint else None
+        own = own_directories()
+        choice = find_resume(own.milestone, own.ring, trials=own_trials())
+        chosen = asdict(choice.checkpoint) if choice.checkpoint else None
+        resume_from, skipped = choice.resume_from, list(choice.skipped)
     said = [f"skipped {bad.directory}: {bad.reason}" for bad in skipped]
     if chosen is None:
-        said.append(f"no good checkpoint in {', '.join(directories or [own.ring, own.milestone])}")
-    body = {
-        "resume_from": other.directory if other else choice.resume_from,
-        "checkpoint": chosen,
-        "skipped": [asdict(bad) for bad in skipped],
-    }
+        said.append(f"no good checkpoint in {', '.join(place.directory for place in places)}")
+    body = {"resume_from": resume_from, "checkpoint": chosen, "skipped": [asdict(bad) for bad in skipped]}
     _answer(as_json, body, [chosen["directory"]] if chosen else [], said, failed=chosen is None)
 
 
@@ -213,25 +209,16 @@ def _tell(places: Sequence[Place], problems: Iterable[Skipped]) -> list[str]:
     return said
 
 
-def _choose_other(places: Sequence[Place], ours: Checkpoint | None) -> tuple[Entry | None, list[Skipped]]:
-    """The newest good one that was named itself or that somebody else wrote, where it is beyond `ours`;
-    and why newer ones are not.
-    """
-    skipped: list[Skipped] = []
-    others = [
-        Place(
-            place.directory, tuple(e for e in place.entries if place.single or isinstance(e.found, Foreign))
-        )
-        for place in places
-    ]
-    for entry in newest_first(others):
-        if ours is not None and (entry.iteration is None or entry.iteration <= ours.iteration):
-            break
+def _choose(places: Sequence[Place]) -> tuple[dict[str, Any] | None, str, list[Skipped]]:
+    """The newest good one of all kinds, what a resume calls it, and why newer ones are not good."""
+    skipped = _problems(places)
+    for entry in newest_first(places):
         fault = entry.fault or entry.doubt or verify_entries([entry])[0]
         if not fault:
-            return entry, skipped
+            ours = entry.found if isinstance(entry.found, Checkpoint) else None
+            return to_json(entry), name_checkpoint(ours) if ours else entry.directory, skipped
         skipped.append(Skipped(entry.directory, fault))
-    return None, skipped
+    return None, "", skipped
 
 
 def _verdict(entry: Entry, fault: str) -> str:

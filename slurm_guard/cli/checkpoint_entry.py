@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Union
 
-from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.checkpoint.foreign import Foreign, Naming, find_foreign, read_foreign
 from slurm_guard.checkpoint.manifest import MANIFEST, read_checkpoint, read_checkpoints
 from slurm_guard.checkpoint.ring import read_ring
+from slurm_guard.cli.checkpoint_past import Doubt, own_directories, read_past
 from slurm_guard.cli.table import compose_table
 from slurm_guard.errors import UsageError
-from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
 
 HEAD = ("ITERATION", "EPOCH", "LOSS", "KIND", "SIZE", "AGE", "STATE", "DIRECTORY")
 _RIGHT = frozenset({0, 1, 2, 4, 5})
@@ -73,13 +73,8 @@ def look(directories: Sequence[str] | None, naming: Naming) -> list[Place]:
         good, bad = read(directory)
         problems = tuple(skipped for skipped in bad if skipped.directory == directory)
         rows: list[_Row] = [*good, *(skipped for skipped in bad if skipped.directory != directory)]
-        places.append(Place(directory, tuple(map(enter, rows)), problems))
+        places.append(_fill(directory, rows, problems))
     return places
-
-
-def own_directories() -> Directories:
-    """Those of the job around."""
-    return plan_directories(os.environ, os.getcwd())
 
 
 def newest_first(places: Iterable[Place]) -> list[Entry]:
@@ -88,14 +83,13 @@ def newest_first(places: Iterable[Place]) -> list[Entry]:
     return sorted(entries, key=_rank, reverse=True)
 
 
-def enter(found: _Row) -> Entry:
-    """The row of what was found."""
+def enter(found: _Row, doubt: Doubt) -> Entry:
+    """The row of what was found; `doubt` judges those of ours."""
     if isinstance(found, Skipped):
         named = _OWN.fullmatch(os.path.basename(os.path.abspath(found.directory)))
         iteration = int(named[1]) if named else None
         written_s = _written(found.directory)
         return Entry(found.directory, iteration=iteration, written_s=written_s, fault=found.reason)
-    doubt = "" if found.finite else "not finite: the loss or the state was not when it was taken"
     sizes = (size for _, size in found.files) if isinstance(found, Foreign) else (p.size for p in found.parts)
     return Entry(
         found.directory,
@@ -107,7 +101,7 @@ def enter(found: _Row) -> Entry:
         size=sum(sizes),
         written_s=found.written_s,
         fault=found.fault if isinstance(found, Foreign) else "",
-        doubt=found.doubt if isinstance(found, Foreign) else doubt,
+        doubt=found.doubt if isinstance(found, Foreign) else doubt(found),
         found=found,
     )
 
@@ -116,7 +110,8 @@ def _look_into(directory: str, naming: Naming) -> Place:
     try:
         single = _read_single(directory, naming)
         if single is not None:
-            return Place(directory, (enter(single),), (), single=True)
+            doubt = read_past(os.path.dirname(os.path.abspath(directory)))
+            return Place(directory, (enter(single, doubt),), (), single=True)
         if not os.path.isdir(directory):
             os.stat(directory)
             return Place(directory, (), (Skipped(directory, "it is a file, and no checkpoint"),))
@@ -129,7 +124,12 @@ def _look_into(directory: str, naming: Naming) -> Place:
     foreign, unread = find_foreign(directory, naming)
     problems = tuple(dict.fromkeys(s for s in (*bad, *unread) if s.directory == directory))
     rows: list[_Row] = [*good, *foreign, *(s for s in (*bad, *unread) if s.directory != directory)]
-    return Place(directory, tuple(map(enter, rows)), problems)
+    return _fill(directory, rows, problems)
+
+
+def _fill(directory: str, rows: Iterable[_Row], problems: tuple[Skipped, ...]) -> Place:
+    doubt = read_past(directory)
+    return Place(directory, tuple(enter(row, doubt) for row in rows), problems)
 
 
 def _read_single(directory: str, naming: Naming) -> Checkpoint | Foreign | Skipped | None:
@@ -148,8 +148,11 @@ def _written(directory: str) -> float | None:
         return None
 
 
-def _rank(entry: Entry) -> tuple[int, float, str]:
-    return (-1 if entry.iteration is None else entry.iteration), entry.written_s or 0.0, entry.directory
+def _rank(entry: Entry) -> tuple[int, bool, bool, float, str]:
+    """Of the same iteration ours is the newer, for its checksums, and of ours the ring, for its place."""
+    ours, ring = isinstance(entry.found, Checkpoint), entry.kind == CheckpointKind.RING.value
+    iteration = -1 if entry.iteration is None else entry.iteration
+    return iteration, ours, ring, entry.written_s or 0.0, entry.directory
 
 
 def compose_entries(entries: Sequence[Entry]) -> list[str]:

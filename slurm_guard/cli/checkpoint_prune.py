@@ -76,7 +76,7 @@ def plan_prune(place: Place, rule: Rule, now_s: float) -> Plan:
     plan = Plan(place.directory)
     entries = newest_first([place])
     whole = [entry for entry in entries if isinstance(entry.found, Checkpoint)]
-    newest = {e.directory for e in [e for e in whole if e.finite][: rule.keep]} if rule.keep else set()
+    newest = {e.directory for e in [e for e in whole if not e.doubt][: rule.keep]} if rule.keep else set()
     going = []
     for entry in entries:
         if why := _why_kept(entry, newest, rule, now_s):
@@ -116,7 +116,7 @@ def _plan_whole(plan: Plan, going: Sequence[Entry], whole: Sequence[Entry], rule
     """Nothing goes before one that is newer, or as good, has all its bytes."""
     proven = _find_proven(whole) if going else None
     if going and proven is None:
-        plan.refused = "nothing is removed: no checkpoint that is finite has all its bytes"
+        plan.refused = "nothing is removed: of those to resume from none has all its bytes"
     reasons = (
         f"not one of the newest {rule.keep}" if rule.keep is not None else "",
         "old enough" if rule.age_s is not None else "",
@@ -127,7 +127,7 @@ def _plan_whole(plan: Plan, going: Sequence[Entry], whole: Sequence[Entry], rule
         elif entry is proven:
             plan.keep.append(Fate(entry.directory, "the newest good one", entry.size))
         else:
-            why = " and ".join(filter(None, reasons)) if entry.finite else "not finite"
+            why = entry.doubt or " and ".join(filter(None, reasons))
             plan.remove.append(Fate(entry.directory, why, entry.size))
 
 
@@ -154,8 +154,8 @@ def _age_s(path: str, now_s: float) -> float:
 
 
 def _find_proven(whole: Sequence[Entry]) -> Entry | None:
-    finite = (entry for entry in whole if entry.finite)
-    return next((entry for entry in finite if verify_entries([entry]) == [""]), None)
+    sound = (entry for entry in whole if not entry.doubt)
+    return next((entry for entry in sound if verify_entries([entry]) == [""]), None)
 
 
 def _not_ours(directory: str) -> str:

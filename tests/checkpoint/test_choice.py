@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm_guard.checkpoint.choice import Choice, find_newest, find_resume
+from slurm_guard.checkpoint.choice import Choice, find_resume
 from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.ring import write_ring
@@ -51,13 +51,6 @@ def test_each_newer_one_that_is_skipped_has_a_reason(tmp_path: Path) -> None:
     assert "checksum" in reasons[damaged.directory]
     assert "not finite" in reasons[poisoned.directory]
     assert choose(tmp_path, checksums=False).checkpoint == damaged
-
-
-def test_directories_of_any_kind_are_searched(tmp_path: Path) -> None:
-    """A person may name rings and milestones in any order."""
-    newest = milestone(tmp_path, 80)
-    ring(tmp_path, 70)
-    assert find_newest([str(tmp_path / "milestones"), str(tmp_path / "ring")]).checkpoint == newest
 
 
 def test_both_sides_plan_the_same_directories() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -74,15 +75,12 @@ def test_list_shows_the_newest_first_and_why_one_is_not_whole(tmp_path: Path) ->
     assert head.split() == ["ITERATION", "EPOCH", "LOSS", "KIND", "SIZE", "AGE", "STATE", "DIRECTORY"]
     assert [row.split()[0] for row in rows] == ["30", "20", "10"]
     assert "MANIFEST.json is missing" in rows[0]
-    assert "whole, but not finite" in rows[1]
+    assert "whole, but the loss or the state was not finite when it was taken" in rows[1]
     assert rows[2].split()[1:6] == ["-", "0.5000", "milestone", "7", "B"]
     assert rows[2].split()[-2:] == ["whole", str(tmp_path / "iteration-0000000010")]
     body = json.loads(CliRunner().invoke(app, ["list", str(tmp_path), "--json"]).stdout)
     assert [checkpoint["iteration"] for checkpoint in body["checkpoints"]] == [20, 10]
-    assert [checkpoint["state"].split(":")[0] for checkpoint in body["checkpoints"]] == [
-        "whole, but not finite",
-        "whole",
-    ]
+    assert [checkpoint["state"][:10] for checkpoint in body["checkpoints"]] == ["whole, but", "whole"]
     assert [Path(bad["directory"]).name for bad in body["skipped"]] == ["iteration-0000000030"]
 
 
@@ -244,3 +242,38 @@ def test_a_wrong_pattern_is_one_line(
     """What is wrong, and code 2."""
     assert main(["checkpoint", "list", str(tmp_path), *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def write_journal(state: Path, *, healthy: int) -> None:
+    """A run whose loss was healthy up to an iteration, as the guard writes it."""
+    breach = {"red_line": "numeric", "kind": "nonfinite_loss", "iteration": 40, "healthy_iteration": healthy}
+    entry = {"what": "breach", "time_s": time.time(), "command": "c1", "breach": breach}
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "journal.jsonl").write_text(json.dumps(entry) + "\n{torn")
+
+
+def test_what_the_journal_speaks_against_is_not_resumed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same answer as the next attempt gets: for the job around, and for the milestones beside a journal."""
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    healthy = milestone(tmp_path / "state" / "milestones", 20)
+    ill = milestone(tmp_path / "state" / "milestones", 30)
+    write_journal(tmp_path / "state", healthy=25)
+    where = str(tmp_path / "state" / "milestones")
+    why = "the loss was healthy up to iteration 25 only"
+    latest = CliRunner().invoke(app, ["latest", where])
+    assert latest.stdout == f"{healthy.directory}\n"
+    assert f"skipped {ill.directory}: {why}" in latest.stderr
+    assert f"whole, but {why}" in CliRunner().invoke(app, ["list", where]).stdout
+    monkeypatch.setenv("SLURM_GUARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("SLURM_GUARD_RING_DIR", str(tmp_path / "ring"))
+    assert CliRunner().invoke(app, ["latest"]).stdout == f"{healthy.directory}\n"
+    assert f"whole, but {why}" in CliRunner().invoke(app, ["list"]).stdout
+    pruned = CliRunner().invoke(app, ["prune", where, "--keep", "1", "--yes"])
+    assert (pruned.exit_code, Path(healthy.directory).exists(), Path(ill.directory).exists()) == (
+        0,
+        True,
+        False,
+    )

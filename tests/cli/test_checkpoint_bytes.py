@@ -107,7 +107,7 @@ def test_only_a_few_files_are_read_at_once(tmp_path: Path, monkeypatch: pytest.M
         return None
 
     monkeypatch.setattr(checkpoint_bytes, "verify_checkpoint", verify)
-    entry = enter(milestone(tmp_path, 10, parts=3 * READERS))
+    entry = enter(milestone(tmp_path, 10, parts=3 * READERS), lambda checkpoint: "")
     assert verify_entries([entry]) == [""]
 
 
@@ -118,7 +118,9 @@ def test_a_reader_that_breaks_is_a_bad_file(tmp_path: Path, monkeypatch: pytest.
         raise RuntimeError("no such checksum")
 
     monkeypatch.setattr(checkpoint_bytes, "verify_checkpoint", verify)
-    assert verify_entries([enter(milestone(tmp_path, 10))]) == ["it cannot be read: no such checksum"]
+    assert verify_entries([enter(milestone(tmp_path, 10), lambda checkpoint: "")]) == [
+        "it cannot be read: no such checksum"
+    ]
 
 
 def test_progress_is_for_terminals_only(tmp_path: Path) -> None:

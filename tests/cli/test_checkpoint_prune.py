@@ -92,7 +92,7 @@ def test_where_no_good_one_is_nothing_whole_is_removed(tmp_path: Path) -> None:
     milestone(tmp_path, 30, finite=False)
     result = CliRunner().invoke(app, ["prune", str(tmp_path), "--keep", "1", "--yes"])
     assert (result.exit_code, iterations(tmp_path)) == (1, [10, 20, 30])
-    assert "nothing is removed: no checkpoint that is finite has all its bytes" in result.stderr
+    assert "nothing is removed: of those to resume from none has all its bytes" in result.stderr
 
 
 def test_ones_that_are_not_finite_do_not_count_among_the_newest(tmp_path: Path) -> None:

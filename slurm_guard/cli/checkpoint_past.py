@@ -1,0 +1,59 @@
+"""What a job's past speaks against its checkpoints: its journal, and what its ranks could not load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_guard.checkpoint.directory import plan_directories, plan_state_directory
+from slurm_guard.checkpoint.refusal import read_refusals
+from slurm_guard.errors import SlurmGuardError
+from slurm_guard.job.journal import read_journal
+from slurm_guard.model.checkpoint import Checkpoint, Directories
+from slurm_guard.policy.restore import choose_checkpoint
+from slurm_guard.policy.trial import Trial, read_trials
+
+Doubt = Callable[[Checkpoint], str]
+"""Why a whole checkpoint is not resumed from; empty where it is."""
+
+_JOURNAL = "journal.jsonl"
+
+
+def own_directories() -> Directories:
+    """Those of the job around."""
+    return plan_directories(os.environ, os.getcwd())
+
+
+def own_trials() -> tuple[Trial, ...]:
+    """The earlier attempts of the job around, as far as they ran its newest command."""
+    return _read_trials(plan_state_directory(os.environ, os.getcwd()))
+
+
+def read_past(directory: str) -> Doubt:
+    """How to judge the checkpoints of this directory.
+
+    The journal is that of the job around for its own directories, and else the one beside the directory:
+    milestones are in the state directory of their job, unless that was changed.
+    """
+    directory, own = os.path.abspath(directory), own_directories()
+    is_own = directory in (os.path.abspath(own.ring), os.path.abspath(own.milestone))
+    trials = own_trials() if is_own else _read_trials(os.path.dirname(directory))
+    refusals = read_refusals(own)
+
+    def doubt(checkpoint: Checkpoint) -> str:
+        whole = replace(checkpoint, directory=os.path.abspath(checkpoint.directory))
+        _, skipped = choose_checkpoint([whole], trials=trials, refusals=refusals)
+        return skipped[0].reason if skipped else ""
+
+    return doubt
+
+
+def _read_trials(state: str) -> tuple[Trial, ...]:
+    entries = []
+    with suppress(OSError, SlurmGuardError):  # what cannot be read speaks against nothing
+        entries = read_journal(Path(state, _JOURNAL))
+    newest = next((entry["command"] for entry in reversed(entries) if "command" in entry), None)
+    return read_trials(entry for entry in entries if entry.get("command") == newest)
