@@ -12,8 +12,8 @@ from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Part
 
 STATE = "state.pt"
-_PIECE = 32_768
-"""Elements that are looked at in one go: little memory, and too few for torch to wake other threads."""
+_PIECE = 1 << 20
+"""Elements that are made longer at a time, where a type is too short to be looked at as it is."""
 
 
 def collect_state(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,22 +111,22 @@ def has_nan(saved: Any) -> bool:
     import torch
 
     return any(
-        any(map(_holds_nan, leaf.detach().reshape(-1).split(_PIECE)))
-        if isinstance(leaf, torch.Tensor)
-        else math.isnan(leaf)
-        for leaf in _leaves(saved)
+        _holds_nan(leaf) if isinstance(leaf, torch.Tensor) else math.isnan(leaf) for leaf in _leaves(saved)
     )
 
 
-def _holds_nan(piece: Any) -> bool:
+def _holds_nan(tensor: Any) -> bool:
     import torch
 
-    if not piece.numel():
+    if tensor.is_meta or not tensor.numel():
         return False
     try:
-        return math.isnan(torch.aminmax(piece).min)
-    except RuntimeError:  # not made for the shortest floating-point types
-        return bool(piece.float().isnan().any())
+        # Needs no memory, and one call for all of it: many short ones would each take the interpreter from
+        # the training.
+        return math.isnan(torch.aminmax(tensor.detach()).min)
+    except RuntimeError:  # sparse, or one of the shortest floating-point types
+        pieces = tensor.detach().to_dense().reshape(-1).split(_PIECE)
+        return any(bool(piece.float().isnan().any()) for piece in pieces)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -204,6 +204,11 @@ def test_infinity_is_no_nan(tmp_path: Path) -> None:
     )
     assert has_nan({"groups": [{"momentum": torch.tensor([0.0, float("nan")])}]})
     assert has_nan({"best": float("nan")})
+    assert has_nan({"sparse": torch.tensor([0.0, float("nan")]).to_sparse()})
+    assert has_nan({"transposed": torch.tensor([[0.0, 1.0], [float("nan"), float("inf")]]).t()})
+    short = torch.tensor([1.0, float("nan")]).to(torch.float8_e5m2)
+    assert has_nan({"short": short})
+    assert not has_nan({"short": short[:1], "none": torch.empty(0), "meta": torch.empty(3, device="meta")})
     write_state({"half": torch.ones(2, dtype=torch.bfloat16)}, str(tmp_path))
     assert read_state(str(tmp_path))["half"].dtype is torch.bfloat16
 
@@ -342,3 +347,21 @@ def test_a_checkpoint_from_before_there_was_clipping_is_resumed(
     assert state["seen"] == 7
     with pytest.raises(CheckpointError, match="give the state another name"):
         one.resume({**state, "slurm_guard.clipping": 1})
+
+
+def test_milestones_stay_as_the_environment_says(tmp_path: Path, state: dict[str, Any]) -> None:
+    """A rule that is none is said before the training begins."""
+    paths = {"SLURM_GUARD_RING_DIR": str(tmp_path / "ring"), "SLURM_GUARD_STATE_DIR": str(tmp_path / "state")}
+    rule = {**paths, "SLURM_GUARD_MILESTONE_KEEP": "last 2"}
+    one = Guard.from_environment(ring_every=None, milestone_every=1, environment=rule)
+    one.resume(state)
+    for i in range(1, 5):
+        one.iteration(i)
+    one.finish()
+    assert milestones(tmp_path) == [3, 4]
+    with pytest.raises(
+        CheckpointError, match="SLURM_GUARD_MILESTONE_KEEP=two is no rule: write all, or last N"
+    ):
+        Guard.from_environment(
+            ring_every=None, milestone_every=1, environment={**paths, "SLURM_GUARD_MILESTONE_KEEP": "two"}
+        )
