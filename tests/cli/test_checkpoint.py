@@ -255,7 +255,7 @@ def write_journal(state: Path, *, healthy: int) -> None:
 def test_what_the_journal_speaks_against_is_not_resumed_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same answer as the next attempt gets: for the job around, and for the milestones beside a journal."""
+    """The same answer as the next attempt gets: in the job, and for milestones beside their journal."""
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         monkeypatch.delenv(name)
     healthy = milestone(tmp_path / "state" / "milestones", 20)
