@@ -44,7 +44,8 @@ def plan_state_directory(environment: Mapping[str, str], working_directory: str 
 def plan_environment(
     settings: Settings, environment: Mapping[str, str], working_directory: str
 ) -> dict[str, str]:
-    """What the ranks and the guard of this job must agree on: `SLURM_GUARD_*_DIR`, as absolute paths."""
+    """What the ranks and the guard of this job must agree on: `SLURM_GUARD_*_DIR`, as absolute paths, and
+    which milestones stay."""
     submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
     state = settings.state_dir or os.path.join(submit, "slurm-guard", _job(environment))
     named = {
@@ -52,7 +53,8 @@ def plan_environment(
         "SLURM_GUARD_RING_DIR": settings.ring_dir,
         "SLURM_GUARD_MILESTONE_DIR": settings.milestone_dir,
     }
-    return {name: os.path.join(working_directory, path) for name, path in named.items() if path}
+    paths = {name: os.path.join(working_directory, path) for name, path in named.items() if path}
+    return {**paths, "SLURM_GUARD_MILESTONE_KEEP": settings.milestone_keep}
 
 
 def _job(environment: Mapping[str, str]) -> str:

@@ -1,23 +1,27 @@
-"""Milestones: rare checkpoints on shared storage, all kept."""
+"""Milestones: rare checkpoints on shared storage, all kept unless a rule says which."""
 
 from __future__ import annotations
 
 import os
 
-from slurm_guard.checkpoint.manifest import remove_stale, write_checkpoint
+from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, remove_stale, write_checkpoint
 from slurm_guard.checkpoint.part import WriteParts
+from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.errors import CheckpointError
-from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Stamp
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped, Stamp
+from slurm_guard.policy.retention import ALL, Retention, plan_removal
 
 STALE_S = 86_400.0
 """Age of an unfinished milestone that no living writer can have; locks may not reach over shared storage."""
 
 
-def write_milestone(directory: str, stamp: Stamp, write_parts: WriteParts) -> Checkpoint:
-    """Write a milestone and return it.
+def write_milestone(
+    directory: str, stamp: Stamp, write_parts: WriteParts, rule: Retention = ALL
+) -> Checkpoint:
+    """Write a milestone and return it; then remove those of this directory that `rule` does not keep.
 
     Raises:
-        CheckpointError: it could not be written; the others are as before.
+        CheckpointError: it could not be written, or is not what was written; the others are as before.
     """
     try:
         os.makedirs(directory, exist_ok=True)
@@ -25,9 +29,23 @@ def write_milestone(directory: str, stamp: Stamp, write_parts: WriteParts) -> Ch
         raise CheckpointError(
             f"cannot make the milestone directory {directory}: {error.strerror or error}"
         ) from error
-    return write_checkpoint(directory, CheckpointKind.MILESTONE, stamp, write_parts)
+    written = write_checkpoint(directory, CheckpointKind.MILESTONE, stamp, write_parts)
+    if rule != ALL:
+        _remove_old(directory, written, rule)
+    return written
 
 
 def clean_milestones(directory: str) -> int:
     """Remove unfinished milestones that are a day old; how many."""
     return remove_stale(directory, STALE_S)
+
+
+def _remove_old(directory: str, written: Checkpoint, rule: Retention) -> None:
+    """Nothing goes before its successor is proven to be there."""
+    proven = read_checkpoint(written.directory)
+    if isinstance(proven, Skipped):
+        raise CheckpointError(f"the milestone just written is not good: {proven.reason}")
+    found, _ = read_checkpoints(directory)
+    for milestone in plan_removal(found, proven, rule):
+        if milestone.kind is CheckpointKind.MILESTONE:
+            remove_checkpoint(milestone.directory)

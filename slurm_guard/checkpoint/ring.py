@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 from slurm_guard.checkpoint.directory import distrust, make_private
 from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, remove_stale, write_checkpoint
 from slurm_guard.checkpoint.part import WriteParts
+from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped, Stamp
 from slurm_guard.policy.restore import choose_kept
@@ -51,11 +49,4 @@ def _drop_old(directory: str, newest: Checkpoint) -> None:
     kept = {checkpoint.directory for checkpoint in choose_kept(good, newest, KEEP)}
     for checkpoint in good:
         if checkpoint.directory not in kept:
-            # Renamed first: a kill in the middle of the removal leaves no half checkpoint under a good name.
-            doomed = os.path.join(directory, f".tmp-dropped-{os.path.basename(checkpoint.directory)}")
-            shutil.rmtree(doomed, ignore_errors=True)
-            try:
-                os.rename(checkpoint.directory, doomed)
-            except OSError:
-                continue
-            shutil.rmtree(doomed, ignore_errors=True)
+            remove_checkpoint(checkpoint.directory)

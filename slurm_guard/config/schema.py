@@ -108,11 +108,20 @@ def wrong_value(setting: Setting, value: Any, source: str, key: str, what: str) 
 
 
 def check_together(settings: Settings) -> None:
-    """Refuse settings that cannot hold together.
+    """Refuse settings that cannot hold together, or mean nothing.
 
     Raises:
-        ConfigError: the kill would miss the hard limit, or the hard stall limit comes before the other.
+        ConfigError: the kill would miss the hard limit, the hard stall limit comes before the other, or
+            milestone_keep is no rule.
     """
+    from slurm_guard.policy.retention import parse_retention
+
+    try:
+        parse_retention(settings.milestone_keep)
+    except ValueError as error:
+        raise ConfigError(
+            f"paths.milestone_keep = {settings.milestone_keep!r} is no rule: {error}"
+        ) from error
     kill_s = settings.dump_s + settings.grace_s + SCENE_RESERVE_S
     if kill_s > HARD_LIMIT_S:
         raise ConfigError(

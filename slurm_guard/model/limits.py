@@ -191,6 +191,11 @@ class Settings:
     milestone_dir: str = setting(
         "", "paths", "milestones on shared storage; default: milestones in the state directory"
     )
+    milestone_keep: str = setting(
+        "all",
+        "paths",
+        "which milestones stay: all, or last N, every N (iterations) and size N GB, separated by commas",
+    )
 
     @classmethod
     def table(cls) -> tuple[Field[Any], ...]:

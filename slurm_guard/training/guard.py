@@ -29,6 +29,7 @@ from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
+from slurm_guard.policy.retention import ALL, Retention, parse_retention
 from slurm_guard.training.agreement import Wish, agree, gather, locate, parse_wish
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.heartbeat import heartbeat
@@ -67,6 +68,7 @@ class Guard:
         ring_every: int | None,
         milestone_every: int | None,
         milestone_epochs: int | None = None,
+        rule: Retention = ALL,
     ) -> None:
         given = {
             "ring_every": ring_every,
@@ -84,6 +86,7 @@ class Guard:
         self._milestone_every = milestone_every
         self._milestone_epochs = milestone_epochs
         self._state: MutableMapping[str, Any] | None = None
+        self._rule = rule
         self._saver = Saver(directories, all_or_none=False)
         self._clipper = Clipper()
         self._fork = ""
@@ -107,7 +110,8 @@ class Guard:
         must give the same numbers: each node decides by itself.
 
         Raises:
-            CheckpointError: a number below 1, or SLURM_GUARD_RESUME_FROM cannot be understood.
+            CheckpointError: a number below 1, or SLURM_GUARD_RESUME_FROM or SLURM_GUARD_MILESTONE_KEEP
+                cannot be understood.
         """
         known = os.environ if environment is None else environment
         return cls(
@@ -117,6 +121,7 @@ class Guard:
             ring_every=ring_every,
             milestone_every=milestone_every,
             milestone_epochs=milestone_epochs,
+            rule=_read_rule(known),
         )
 
     def resume(self, state: MutableMapping[str, Any]) -> ResumePoint | None:
@@ -142,7 +147,7 @@ class Guard:
             clean_milestones(self._directories.milestone)
         joined = gather((secrets.token_hex(4), self._place.local_rank == 0))
         self._fork, nodes = joined[0][0], sum(first for _, first in joined)
-        self._saver, self._pid = Saver(self._directories, all_or_none=nodes > 1), os.getpid()
+        self._saver, self._pid = Saver(self._directories, all_or_none=nodes > 1, rule=self._rule), os.getpid()
         agreed = agree(self._directories, self._wish, verify=self._place.local_rank == 0)
         if self._place.rank == 0:
             for skipped in agreed.skipped:
@@ -243,3 +248,11 @@ class Guard:
         number = None if loss is None else float(loss)
         finite = number is None or math.isfinite(number)
         return Stamp(iteration, epoch, number, finite, self._place.world_size, self._fork)
+
+
+def _read_rule(environment: Mapping[str, str]) -> Retention:
+    text = environment.get("SLURM_GUARD_MILESTONE_KEEP", "")
+    try:
+        return parse_retention(text)
+    except ValueError as error:
+        raise CheckpointError(f"SLURM_GUARD_MILESTONE_KEEP={text} is no rule: {error}") from error

@@ -13,6 +13,7 @@ from typing import Any
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.ring import write_ring
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Part, Stamp
+from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.staging import Staging
 from slurm_guard.training.state import collect_state, has_nan, write_state
 from slurm_guard.training.writer import Writer
@@ -37,11 +38,12 @@ class Saver:
 
     What is due while the save before is still being written is left out, and counted in `skipped`. Where
     `all_or_none` holds it waits instead, for PATIENCE_S: nodes that leave out different iterations may
-    have none in common to resume from. A milestone waits too: it is rare.
+    have none in common to resume from. A milestone waits too: it is rare. `rule` says which of them stay.
     """
 
-    def __init__(self, directories: Directories, *, all_or_none: bool) -> None:
+    def __init__(self, directories: Directories, *, all_or_none: bool, rule: Retention = ALL) -> None:
         self._directories = directories
+        self._rule = rule
         self._all_or_none = all_or_none
         self._staging = Staging()
         self._writer = Writer()
@@ -96,7 +98,7 @@ class Saver:
         if due.ring:
             _attempt(lambda: write_ring(self._directories.ring, stamp, write_parts))
         if due.milestone:
-            _attempt(lambda: write_milestone(self._directories.milestone, stamp, write_parts))
+            _attempt(lambda: write_milestone(self._directories.milestone, stamp, write_parts, self._rule))
 
 
 def _attempt(write: Callable[[], Checkpoint]) -> None:
