@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from slurm_guard import __version__
-from slurm_guard.config.load import JOB_FILE, SITE_FILE, find_misspelt, load_settings
+from slurm_guard.config.job import load_job_settings
+from slurm_guard.config.load import JOB_FILE, SITE_FILE, find_misspelt
 from slurm_guard.config.schema import flag_of
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.limits import Settings
@@ -123,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: dict[str, Any], rest: list[str]) -> int:
     config = given.pop("config", None)
-    settings, explicit = load_settings(
-        site=SITE_FILE if SITE_FILE.exists() else None,
+    settings, explicit, told = load_job_settings(
+        site=SITE_FILE,
         job_file=Path(config) if config is not None else JOB_FILE if JOB_FILE.exists() else None,
         environment=os.environ,
         flags=given,
@@ -141,8 +142,8 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
     if srun is None:
         _say("srun is not in PATH: load Slurm's module, or add its bin directory to PATH")
         return 127
-    for misspelt in find_misspelt(os.environ):
-        _say(misspelt)
+    for line in (*told, *find_misspelt(os.environ)):
+        _say(line)
     unguarded = _why_unguarded(call)
     if unguarded:
         _say(f"the job runs unguarded because {unguarded}")

@@ -16,7 +16,8 @@ import typer
 
 from slurm_guard.cli.log import open_log
 from slurm_guard.cli.replay_page import as_json, compose_page
-from slurm_guard.config.load import JOB_FILE, SITE_FILE, load_settings
+from slurm_guard.config.job import load_job_settings
+from slurm_guard.config.load import JOB_FILE, SITE_FILE
 from slurm_guard.config.schema import nearest
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.limits import Settings
@@ -107,12 +108,15 @@ def _load(given: Sequence[str]) -> tuple[Settings, frozenset[str]]:
         if name not in judging:
             raise UsageError(f"--set {key} is nothing that a log is judged by: {nearest(name, judging)}")
         flags[name] = value
-    return load_settings(
-        site=SITE_FILE if SITE_FILE.exists() else None,
+    settings, explicit, told = load_job_settings(
+        site=SITE_FILE,
         job_file=JOB_FILE if JOB_FILE.exists() else None,
         environment=os.environ,
         flags=flags,
     )
+    for line in told:
+        print(f"slurm-guard: {line}", file=sys.stderr)
+    return settings, explicit
 
 
 @contextmanager

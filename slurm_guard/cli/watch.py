@@ -19,7 +19,8 @@ from slurm_guard.adapters.slurm_env import clean_environment
 from slurm_guard.adapters.target import Target, read_output_files, read_target
 from slurm_guard.adapters.tree import TreeProcesses
 from slurm_guard.cli.setting import CONFIG, give_options
-from slurm_guard.config.load import JOB_FILE, SITE_FILE, find_misspelt, load_settings
+from slurm_guard.config.job import load_job_settings
+from slurm_guard.config.load import JOB_FILE, SITE_FILE, find_misspelt
 from slurm_guard.errors import SlurmGuardError
 from slurm_guard.job.attach import Attachment, identify
 from slurm_guard.job.journal import Journal
@@ -33,7 +34,7 @@ from slurm_guard.model.process import ProcessReading
 from slurm_guard.scene.group import name_ranks
 from slurm_guard.scene.redact import redact_command
 
-_OF_JOBS = {"state_dir", "ring_dir", "milestone_dir"}
+_OF_JOBS = {"state_dir", "ring_dir", "milestone_dir", "milestone_keep"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN_COMMAND = 120
 _STATE_DIR = typer.Option(
@@ -55,13 +56,13 @@ def watch(**options: Any) -> None:
     Ctrl-C or SIGTERM ends the watcher alone (130, 143).
     """
     pid, config = options.pop("pid"), options.pop("config")
-    settings, explicit = load_settings(
-        site=SITE_FILE if SITE_FILE.exists() else None,
+    settings, explicit, told = load_job_settings(
+        site=SITE_FILE,
         job_file=Path(config) if config is not None else JOB_FILE if JOB_FILE.exists() else None,
         environment=os.environ,
         flags={name: value for name, value in options.items() if value is not None},
     )
-    raise typer.Exit(_attach(read_target(pid), settings, explicit))
+    raise typer.Exit(_attach(read_target(pid), settings, explicit, told))
 
 
 give_options(
@@ -75,7 +76,7 @@ give_options(
 )
 
 
-def _attach(target: Target, settings: Settings, explicit: frozenset[str]) -> int:
+def _attach(target: Target, settings: Settings, explicit: frozenset[str], told: Sequence[str]) -> int:
     writer, node = Writer(prefix="slurm-guard: "), socket.gethostname()
     top = (target.pid, target.start_ticks)
     processes = TreeProcesses(*top)
@@ -100,8 +101,8 @@ def _attach(target: Target, settings: Settings, explicit: frozenset[str]) -> int
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda got, _: attachment.leave(got))
-    for misspelt in find_misspelt(os.environ):
-        writer.say(misspelt)
+    for line in (*told, *find_misspelt(os.environ)):
+        writer.say(line)
     writer.say(_describe(target, ranks, settings.log, state_dir))
     if not settings.log:
         writer.say(

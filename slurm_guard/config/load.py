@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from slurm_guard.config.schema import (
@@ -30,8 +31,11 @@ JOB_FILE = Path("slurm-guard.toml")
 _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in Settings.table()}
 _BY_KEY: dict[str, Setting] = {key_of(setting): setting for setting in Settings.table()}
 
-_HOOK_SECTIONS = {setting.metadata["section"] for setting in SiteSettings.table()}
-"""Sections of the site's file that are the administrators' own: `load_site` reads them."""
+_SECTIONS: dict[str, None] = dict.fromkeys(setting.metadata["section"] for setting in Settings.table())
+_HOOK_SECTIONS: dict[str, str] = {
+    setting.name: setting.metadata["section"] for setting in SiteSettings.table()
+}
+"""Key -> section of what is the administrators' own in the site's file: `load_site` reads it."""
 
 _OWN_VARIABLES = frozenset(
     ENVIRONMENT_PREFIX + name for name in ("RUN", "ATTEMPT", "RESUME_FROM", "HEARTBEAT", "SPOOL", "VENV")
@@ -61,8 +65,8 @@ def load_settings(
     if site is not None:
         document = read_toml(site)
         locked = _parse_locks(document, site)
-        own = {section: body for section, body in document.items() if section not in _HOOK_SECTIONS}
-        values = {setting.name: value for setting, value, _, _ in _parse_document(own, str(site))}
+        given = _parse_document(document, str(site), _HOOK_SECTIONS)
+        values = {setting.name: value for setting, value, _, _ in given}
     user = [*_read_job_file(job_file), *_parse_environment(environment), *_parse_flags(flags)]
     for setting, value, source, key in user:
         allowed = values.get(setting.name, setting.default)
@@ -110,25 +114,42 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8: save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits, or lists in lists, too
         where = re.search(r"line \d+, column \d+", str(error))
-        what = re.sub(r" \(at .*\)$", "", str(error)).replace("\n", " ")
+        what = _explain(re.sub(r" \(at .*\)$", "", str(error)).replace("\n", " "))
         raise ConfigError(f"{path}: {where[0] if where else 'its end'} is no TOML: {what}") from None
     return document
 
 
-def _parse_document(document: Mapping[str, Any], source: str) -> Iterator[Given]:
-    sections = dict.fromkeys(setting.metadata["section"] for setting in Settings.table())
+def _explain(said: str) -> str:
+    """The parser's words; where they are those of its own inside, what is meant.
+
+    >>> _explain("Cannot declare ('breaker',) twice")
+    '[breaker] stands there twice: put all its keys under one'
+    """
+    if twice := re.fullmatch(r"Cannot declare \((.*)\) twice", said):
+        section = ".".join(re.findall(r"'([^']*)'", twice[1]))
+        return f"[{section}] stands there twice: put all its keys under one"
+    return "a key stands there twice: keep one" if said == "Cannot overwrite a value" else said
+
+
+def _parse_document(
+    document: Mapping[str, Any], source: str, hooks: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Given]:
+    """`hooks` are keys and sections of the administrators' that may stand there too, and are not read."""
+    known = dict.fromkeys((*_SECTIONS, *hooks.values()))
     for section, body in document.items():
-        if section == "locked":
+        if section == "locked" or (section in hooks.values() and isinstance(body, dict)):
             continue
-        if section in _BY_NAME and not isinstance(body, dict):
+        home = _BY_NAME[section].metadata["section"] if section in _BY_NAME else hooks.get(section)
+        if home and not isinstance(body, dict):
             raise ConfigError(
-                f"{source}: {section} = {body!r} stands outside its section: "
-                f"put it under [{_BY_NAME[section].metadata['section']}]"
+                f"{source}: {section} = {body!r} stands outside its section: put it under [{home}]"
             )
-        if section not in sections or not isinstance(body, dict):
-            raise ConfigError(f"{source}: [{section}] is no section: {nearest(section, sections)}")
+        if section in _HOOK_SECTIONS.values() and not hooks:
+            raise ConfigError(f"{source}: [{section}] is for the site's file only: take it out")
+        if section not in _SECTIONS or not isinstance(body, dict):
+            raise ConfigError(f"{source}: [{section}] is no section: {nearest(section, known)}")
         for name, value in body.items():
             key = f"{section}.{name}"
             if key not in _BY_KEY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def load_site(path: Path = SITE_FILE) -> SiteSettings:
     Raises:
         ConfigError: one line that names file, key, value and remedy.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return SiteSettings()
     values: dict[str, Any] = {}
     for section, body in read_toml(path).items():
@@ -40,4 +41,7 @@ def load_site(path: Path = SITE_FILE) -> SiteSettings:
     for given in settings.scratch_paths:
         if not given.startswith("/"):
             raise ConfigError(f"{path}: node.scratch holds {given!r}: give full paths, separated by commas")
+    for name, given in (("state", settings.state), ("log", settings.log), ("page", settings.page)):
+        if not given.startswith("/") and (given or name != "page"):
+            raise ConfigError(f"{path}: hooks.{name} = {given!r} is no full path: begin it with /")
     return settings

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from slurm_guard.cli.guarded_srun import own_flags, parse_own, split_argv
+from slurm_guard.config.job import load_job_settings
 from slurm_guard.errors import UsageError
 from slurm_guard.model.limits import Settings
 
 
-def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The real program, in an environment of its own."""
+def call(*words: str, site: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """The real program, in an environment of its own; `site` in place of the site's file."""
+    there = f"guarded_srun.SITE_FILE = guarded_srun.Path({site!r}); " if site else ""
     line = [
         sys.executable,
         "-c",
-        "import sys; from slurm_guard.cli.guarded_srun import main; sys.exit(main())",
+        f"import sys; from slurm_guard.cli import guarded_srun; {there}sys.exit(guarded_srun.main())",
     ]
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PYTHONPATH"))
@@ -130,6 +132,45 @@ def test_a_misspelt_variable_is_one_line_and_no_obstacle(tmp_path: Path) -> None
     first, second = done.stderr.splitlines()
     assert first == "guarded-srun: SLURM_GUARD_STAL_S is no setting: did you mean SLURM_GUARD_STALL_S?"
     assert "unguarded" in second
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "observe"),
+    [
+        (
+            "[hartbeat]\nstall_s = 1\n",
+            "[hartbeat] is no section: did you mean heartbeat? Nothing of this file counts",
+            False,
+        ),
+        ("[guard]\nobserve = true\n[kill]\ngrace_s = 99\n", "kill.grace_s = 99.0 is out of bounds", False),
+        ("[kill]\ngrace_s = 1" + "0" * 400, "cannot be understood (OverflowError", False),
+        ("a = " + "[" * 5000, "is no TOML", False),
+        ("[breaker]\n[breaker]\n", "[breaker] stands there twice: put all its keys under one", False),
+        (None, "cannot be read (Is a directory): correct its name or its rights", False),
+        ("[guard]\nobserve = true\n[breaker]\nlimit = 1\n", "did you mean breaker.drain_limit?", True),
+    ],
+)
+def test_a_mistake_in_the_sites_file_ends_no_job(
+    tmp_path: Path, text: str | None, told: str, observe: bool
+) -> None:
+    """One line says what is wrong and where; the job runs by the defaults, or by what of it is right.
+
+    A mistake of the user's own still ends with 2.
+    """
+    site = tmp_path / "site.toml"
+    site.mkdir() if text is None else site.write_text(text)
+    (tmp_path / "srun").write_text("#!/bin/sh\necho ran; exit 9\n")
+    (tmp_path / "srun").chmod(0o755)
+    place = {"SLURM_JOB_ID": "1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = call("--pty", "prog", site=str(site), **place)
+    assert (done.returncode, done.stdout) == (9, "ran\n")
+    first, _ = done.stderr.splitlines()
+    assert first.startswith("guarded-srun: " + ("" if observe else "WARNING: ") + f"{site}: ")
+    assert told in first
+    settings, explicit, said = load_job_settings(site=site, job_file=None, environment={}, flags={})
+    assert (settings, explicit, len(said)) == (Settings(observe=observe), frozenset(), 1)
+    done = call("--grace-s", "fast", "--pty", "prog", site=str(site), **place)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def test_later_sources_win(tmp_path: Path) -> None:
         ("[kill\ngrace_s = 1", "job.toml: line 1, column 6 is no TOML:"),
         ("[kill]\ngrace_s =", "is no TOML:"),
         ("locked = ['kill.grace_s']", "is for the site's file only: take it out"),
+        ("[breaker]\ndrain_limit = 1", "job.toml: [breaker] is for the site's file only: take it out"),
+        ("[kill]\ngrace_s = 1\n[kill]", "no TOML: [kill] stands there twice: put all its keys under one"),
+        ("[kill]\ngrace_s = 1\ngrace_s = 2", "no TOML: a key stands there twice: keep one"),
     ],
 )
 def test_wrong_file(tmp_path: Path, text: str, told: str) -> None:
@@ -75,6 +78,24 @@ def test_wrong_file(tmp_path: Path, text: str, told: str) -> None:
         load(job=write(tmp_path / "job.toml", text))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[braker]\n", "[braker] is no section: did you mean breaker?"),
+        (
+            "[zzz]\n",
+            "known are guard, numeric, heartbeat, hardware, scene, kill, recovery, paths, hooks, node, ",
+        ),
+        ("drain_limit = 3\n", "drain_limit = 3 stands outside its section: put it under [breaker]"),
+    ],
+)
+def test_the_sites_file_has_the_administrators_sections_too(tmp_path: Path, text: str, told: str) -> None:
+    """Whoever misspells one of them is helped like everybody else."""
+    with pytest.raises(ConfigError) as caught:
+        load(site=write(tmp_path / "site.toml", text))
+    assert told in str(caught.value)
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -114,6 +135,13 @@ def test_wrong_lock(tmp_path: Path, locked: str) -> None:
     """A lock that locks nothing is an error, not a silence."""
     with pytest.raises(ConfigError, match=r"site\.toml: locked = "):
         load(write(tmp_path / "site.toml", f"locked = {locked}"))
+
+
+def test_rule_for_milestones_that_is_none() -> None:
+    """Said before the job begins, wherever it was written."""
+    assert load(flags={"milestone_keep": "last 3, size 2 TB"})[0].milestone_keep == "last 3, size 2 TB"
+    with pytest.raises(ConfigError, match=r"paths\.milestone_keep = 'last' is no rule: write all, or last N"):
+        load(environment={"SLURM_GUARD_MILESTONE_KEEP": "last"})
 
 
 def test_settings_that_cannot_hold_together() -> None:
