@@ -145,6 +145,7 @@ class SiteKit:
         left = [one for one in done if one.act is Act.KEEP]
         path = self.root / RECORD
         with _told(path):
+            _remove_leftovers(path)
             if not left or purge:
                 path.unlink(missing_ok=True)
             full = self._remove_directories()
@@ -218,6 +219,7 @@ class SiteKit:
 
     def _write_record(self) -> None:
         body = {"version": __version__, "files": self.record.files, "directories": self.record.directories}
+        _remove_leftovers(self.root / RECORD)
         write_atomic(self.root / RECORD, (json.dumps(body, indent=1) + "\n").encode(), 0o644)
 
 
@@ -238,7 +240,8 @@ def _read_hash(path: Path) -> str | None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """What a write that was killed has left beside it."""
+    """What a write that was killed has left beside it: its name ends with a pid that nobody has."""
     for left in path.parent.glob(f".{path.name}.*"):
-        with contextlib.suppress(OSError):
-            left.unlink()
+        if not Path("/proc", left.suffix[1:]).exists():
+            with contextlib.suppress(OSError):
+                left.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -228,6 +229,23 @@ def test_render_shows_what_install_writes(tmp_path: Path, capsys: Say) -> None:
     capsys.readouterr()
     main(["site", "render"])
     assert "# --- /etc/slurm-guard/prolog.d/50-slurm-guard 0755\n#!/bin/sh\n" in capsys.readouterr().out
+
+
+def test_what_another_install_is_writing_is_left_to_it(tmp_path: Path) -> None:
+    """Two at once: neither takes the other's file for a leftover. The record's own leftovers go too."""
+    install(tmp_path)
+    folder = tmp_path / SETTINGS
+    dead = folder / ".installed.json.4194305"
+    dead.touch()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        theirs = folder / "prolog.d" / f".50-slurm-guard.{other.pid}"
+        theirs.touch()
+        assert install(tmp_path) == 0
+        assert theirs.exists()
+        other.kill()
+    assert install(tmp_path) == 0
+    assert not theirs.exists()
+    assert not dead.exists()
 
 
 def test_what_a_killed_write_left_is_cleared(tmp_path: Path) -> None:
