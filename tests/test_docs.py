@@ -154,6 +154,7 @@ def test_training_code_of_the_readme_saves_and_resumes(
     names = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "iterations": 151, "loss": 0.5}
     first: dict[str, Any] = dict(names)
     exec(code, first)
+    first["guard"].finish()  # as the end of its process would
     second: dict[str, Any] = dict(names)
     exec(code, second)
     assert (first["point"], second["point"].iteration) == (None, 100)
