@@ -3,14 +3,16 @@
 Each round does everything once, in turns. In seconds: `save` torch.save, `block` what training waits for at a
 ring save, `background` its writing, `raw` writing and syncing as many bytes, `dcp` what training waits for at
 an async_save of torch.distributed.checkpoint, `load` torch.load, `resume` the guard's, `verify` reading all
-checksums; `quiet` the median of 50 iterations of small operations, `busy` the same while a save is written.
-`extra_mb` is the most memory that the first save took, `size_mb` the size of the file.
+checksums; `quiet` the median of 50 iterations of small operations, `busy` the same while a save is written,
+`other` while another process writes and syncs as many bytes. `extra_mb` is the most memory that the first save took,
+`size_mb` the size of the file.
 """
 
 import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -115,6 +117,12 @@ def play(guard: Guard, state: dict[str, Any], number: int) -> dict[str, float]:
     guard.iteration(3 * number + 1, loss=1.0)
     told["busy"] = statistics.median(train(lambda: not guard.finish(0)))
     guard.finish()
+    settle()
+    size = f"count={saved.stat().st_size >> 20}"
+    argv = ["dd", "if=/dev/zero", f"of={place}/other", "bs=1M", size, "conv=fsync", "status=none"]
+    with subprocess.Popen(argv) as other_writer:
+        told["other"] = statistics.median(train(lambda: other_writer.poll() is None))
+    (place / "other").unlink()
     for name in ("raw", "state.pt"):
         (place / name).unlink()
     return told
