@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_good_one(root: Path, tmp_path: Path) -> None:
     """Nothing is wrong with it; where there is none there is nothing."""
-    assert read_kit(root) == InstalledKit(deadlines_s={"Prolog": 10, "Epilog": 23}, slurm_conf="/opt/a conf")
+    assert read_kit(root) == InstalledKit(deadlines_s={"Prolog": 18, "Epilog": 23}, slurm_conf="/opt/a conf")
     assert read_kit(tmp_path / "elsewhere") is None
 
 

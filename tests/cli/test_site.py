@@ -252,7 +252,7 @@ def test_what_a_killed_write_left_is_cleared(tmp_path: Path) -> None:
     """Of our own names only."""
     install(tmp_path)
     folder = tmp_path / SETTINGS / "prolog.d"
-    (folder / ".50-slurm-guard.4711").touch()
+    (folder / ".50-slurm-guard.4194305").touch()
     (folder / "10-site").touch()
     install(tmp_path)
     assert sorted(os.listdir(folder)) == ["10-site", "50-slurm-guard"]
