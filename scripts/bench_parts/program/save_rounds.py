@@ -4,8 +4,8 @@ Each round does everything once, in turns. In seconds: `save` torch.save, `block
 ring save, `background` its writing, `raw` writing and syncing as many bytes, `dcp` what training waits for at
 an async_save of torch.distributed.checkpoint, `load` torch.load, `resume` the guard's, `verify` reading all
 checksums; `quiet` the median of 50 iterations of small operations, `busy` the same while a save is written,
-`other` while another process writes and syncs as many bytes. `extra_mb` is the most memory that the first save took,
-`size_mb` the size of the file.
+`other` while another process writes and syncs as many bytes. `extra_mb` is the most memory that the first
+save took, `size_mb` the size of the file.
 """
 
 import json
