@@ -136,8 +136,12 @@ def verify(
 def prune(
     directories: _Directories = None,
     keep: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Keep the newest N good ones of each directory.")
-    ] = None,
+        str,
+        typer.Option(
+            metavar="RULE",
+            help="Keep of each directory the newest N, or as in milestone_keep: last N, every N, size N GB.",
+        ),
+    ] = "",
     older_than: Annotated[
         str,
         typer.Option(
@@ -155,9 +159,9 @@ def prune(
     write, that is not whole, or that belongs to somebody else. Without --keep or --older-than only
     unfinished ones are removed.
     """
-    from slurm_guard.cli.checkpoint_prune import Rule, parse_age, plan_prune, remove_planned
+    from slurm_guard.cli.checkpoint_prune import Rule, parse_age, parse_keep, plan_prune, remove_planned
 
-    rule = Rule(keep, parse_age(older_than))
+    rule = Rule(parse_keep(keep), parse_age(older_than))
     places = look(directories, Naming())
     problems = _problems(places)
     problems += [

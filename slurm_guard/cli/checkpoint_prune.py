@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_guard.checkpoint.manifest import find_stale
 from slurm_guard.checkpoint.milestone import STALE_S
+from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.cli.checkpoint_bytes import verify_entries
 from slurm_guard.cli.checkpoint_entry import Entry, Place, newest_first
 from slurm_guard.errors import UsageError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
+from slurm_guard.policy.retention import Retention, parse_retention, plan_removal
 
 _WORKING = ".tmp-"
 _YOUNG_S = 60.0
@@ -26,9 +27,9 @@ _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is kept: the newest `keep`, and what is younger than `age_s`. Without both, every whole one."""
+    """What is kept: what `keep` says, and what is younger than `age_s`. Without both, every whole one."""
 
-    keep: int | None = None
+    keep: Retention | None = None
     age_s: float | None = None
 
 
@@ -43,11 +44,17 @@ class Fate:
 
 @dataclass(slots=True)
 class Plan:
-    """What would be removed from one directory, and what stays; `refused` says why nothing whole may go."""
+    """What would be removed from one directory, and what stays.
+
+    `proven` is the good one that was read before others may go, `damaged` are those that were read in vain,
+    with the reason; `refused` says why none may go.
+    """
 
     directory: str
     remove: list[Fate] = field(default_factory=list)
     keep: list[Fate] = field(default_factory=list)
+    proven: str = ""
+    damaged: dict[str, str] = field(default_factory=dict)
     refused: str = ""
 
 
@@ -68,6 +75,23 @@ def parse_age(text: str) -> float | None:
     return float(found[1]) * _UNITS_S[found[2]]
 
 
+def parse_keep(text: str) -> Retention | None:
+    """The rule of the setting milestone_keep, or a number for the newest so many; None for an empty text.
+
+    >>> parse_keep("3"), parse_keep("last 3, every 1000").every
+    (Retention(last=3, every=None, size_bytes=None), 1000)
+
+    Raises:
+        UsageError: it is no rule.
+    """
+    if not text:
+        return None
+    try:
+        return parse_retention(f"last {text}" if text.isdigit() else text)
+    except ValueError as error:
+        raise UsageError(f"--keep {text!r} is no rule: {error}, or a number") from None
+
+
 def plan_prune(place: Place, rule: Rule, now_s: float) -> Plan:
     """What the rule removes from this directory. The newest good one stays, every byte of it read now.
 
@@ -75,16 +99,14 @@ def plan_prune(place: Place, rule: Rule, now_s: float) -> Plan:
     """
     plan = Plan(place.directory)
     entries = newest_first([place])
-    whole = [entry for entry in entries if isinstance(entry.found, Checkpoint)]
-    newest = {e.directory for e in [e for e in whole if not e.doubt][: rule.keep]} if rule.keep else set()
-    going = []
+    going = _choose_going(plan, entries, rule, now_s)
     for entry in entries:
-        if why := _why_kept(entry, newest, rule, now_s):
-            plan.keep.append(Fate(entry.directory, why, entry.size))
+        if entry.directory in going:
+            why = entry.doubt or _why_gone(rule)
+            plan.remove.append(Fate(entry.directory, why, entry.size))
         else:
-            going.append(entry)
-    _plan_whole(plan, going, whole, rule)
-    _plan_leftovers(plan, whole, now_s)
+            plan.keep.append(Fate(entry.directory, _why_kept(plan, entry, rule, now_s), entry.size))
+    _plan_leftovers(plan, entries, now_s)
     return plan
 
 
@@ -93,47 +115,70 @@ def remove_planned(plan: Plan) -> list[Skipped]:
     failed = []
     for one in reversed(plan.remove):
         try:
-            _remove(one.directory)
+            if os.path.basename(one.directory).startswith(_WORKING):
+                shutil.rmtree(one.directory)
+            elif not remove_checkpoint(one.directory):
+                failed.append(Skipped(one.directory, "it cannot be renamed: have you the right to?"))
         except OSError as error:
             failed.append(Skipped(one.directory, f"it cannot be removed: {error.strerror or error}"))
     return failed
 
 
-def _why_kept(entry: Entry, newest: set[str], rule: Rule, now_s: float) -> str:
-    """Why a checkpoint stays whatever else is there; empty where it may go."""
+def _choose_going(plan: Plan, entries: Sequence[Entry], rule: Rule, now_s: float) -> set[str]:
+    """What may go: nothing goes before a newer one to resume from has shown all its bytes."""
+    if rule == Rule():
+        return set()
+    by_rule = rule.keep or Retention(last=1)
+    whole = [_judged(entry.found, entry) for entry in entries if isinstance(entry.found, Checkpoint)]
+    movable = {e.directory for e in entries if not (_is_young(e, rule, now_s) or _not_ours(e.directory))}
+    for entry in entries:
+        if not isinstance(entry.found, Checkpoint) or entry.doubt:
+            continue
+        going = {old.directory for old in plan_removal(whole, entry.found, by_rule)} & movable
+        if not going:
+            break
+        (fault,) = verify_entries([entry])
+        if not fault:
+            plan.proven = entry.directory
+            return going
+        plan.damaged[entry.directory] = fault
+    if plan.damaged:
+        plan.refused = "nothing is removed: no good one with all its bytes is newer"
+    return set()
+
+
+def _judged(checkpoint: Checkpoint, entry: Entry) -> Checkpoint:
+    """One that is not resumed from takes no good one's place, whatever the reason."""
+    return replace(checkpoint, finite=not entry.doubt)
+
+
+def _why_kept(plan: Plan, entry: Entry, rule: Rule, now_s: float) -> str:
     if not isinstance(entry.found, Checkpoint):
         return entry.fault or f"not written by slurm-guard ({entry.kind})"
-    if rule.keep is None and rule.age_s is None:
-        return "no rule was given"
-    if entry.directory in newest:
-        return f"one of the newest {rule.keep}"
-    if rule.age_s is not None and now_s - (entry.written_s or now_s) <= rule.age_s:
-        return "not old enough"
-    return _not_ours(entry.directory)
-
-
-def _plan_whole(plan: Plan, going: Sequence[Entry], whole: Sequence[Entry], rule: Rule) -> None:
-    """Nothing goes before one that is newer, or as good, has all its bytes."""
-    proven = _find_proven(whole) if going else None
-    if going and proven is None:
-        plan.refused = "nothing is removed: of those to resume from none has all its bytes"
+    if entry.directory == plan.proven:
+        return "the newest good one: all its bytes were read"
     reasons = (
-        f"not one of the newest {rule.keep}" if rule.keep is not None else "",
-        "old enough" if rule.age_s is not None else "",
+        plan.damaged.get(entry.directory, ""),
+        "no rule was given" if rule == Rule() else "",
+        _not_ours(entry.directory),
+        "not old enough" if _is_young(entry, rule, now_s) else "",
+        f"left to you: {entry.doubt}" if entry.doubt else "",
     )
-    for entry in going:
-        if proven is None:
-            plan.keep.append(Fate(entry.directory, "no good one is there", entry.size))
-        elif entry is proven:
-            plan.keep.append(Fate(entry.directory, "the newest good one", entry.size))
-        else:
-            why = entry.doubt or " and ".join(filter(None, reasons))
-            plan.remove.append(Fate(entry.directory, why, entry.size))
+    return next(filter(None, reasons), "kept by the rule")
 
 
-def _plan_leftovers(plan: Plan, whole: Sequence[Entry], now_s: float) -> None:
+def _why_gone(rule: Rule) -> str:
+    reasons = ("not kept by the rule" if rule.keep else "", "old enough" if rule.age_s is not None else "")
+    return " and ".join(filter(None, reasons))
+
+
+def _is_young(entry: Entry, rule: Rule, now_s: float) -> bool:
+    return rule.age_s is not None and now_s - (entry.written_s or now_s) <= rule.age_s
+
+
+def _plan_leftovers(plan: Plan, entries: Sequence[Entry], now_s: float) -> None:
     """Locks tell the living only where all writers are on this node: of rings alone."""
-    kinds = {entry.kind for entry in whole}
+    kinds = {entry.kind for entry in entries if isinstance(entry.found, Checkpoint)}
     stale = set(find_stale(plan.directory, 0.0 if kinds == {CheckpointKind.RING.value} else STALE_S))
     try:
         names = sorted(name for name in os.listdir(plan.directory) if name.startswith(_WORKING))
@@ -153,11 +198,6 @@ def _age_s(path: str, now_s: float) -> float:
         return 0.0
 
 
-def _find_proven(whole: Sequence[Entry]) -> Entry | None:
-    sound = (entry for entry in whole if not entry.doubt)
-    return next((entry for entry in sound if verify_entries([entry]) == [""]), None)
-
-
 def _not_ours(directory: str) -> str:
     try:
         found = os.lstat(directory)
@@ -166,13 +206,3 @@ def _not_ours(directory: str) -> str:
     if not stat.S_ISDIR(found.st_mode):
         return "it is a link to a checkpoint"
     return "" if found.st_uid == os.geteuid() else "it belongs to another user"
-
-
-def _remove(path: str) -> None:
-    """Renamed first: a kill in the middle leaves no half checkpoint under a good name."""
-    doomed = path
-    if not os.path.basename(path).startswith(_WORKING):
-        name = f"{_WORKING}dropped-{os.path.basename(path)}-{secrets.token_hex(4)}"
-        doomed = os.path.join(os.path.dirname(path), name)
-        os.rename(path, doomed)
-    shutil.rmtree(doomed)

@@ -20,6 +20,7 @@ from slurm_guard.cli.checkpoint import app
 from slurm_guard.cli.checkpoint_entry import look
 from slurm_guard.cli.checkpoint_prune import Rule, plan_prune, remove_planned
 from slurm_guard.model.checkpoint import Checkpoint, Stamp
+from slurm_guard.policy.retention import Retention
 
 DAY_S = 86_400.0
 
@@ -58,8 +59,8 @@ def test_nothing_is_removed_before_it_is_confirmed(tmp_path: Path) -> None:
     words = ["prune", str(tmp_path), "--keep", "2"]
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, iterations(tmp_path)) == (0, [10, 20, 30])
-    assert f"remove   {made[0].directory} (7 B): not one of the newest 2" in result.stdout
-    assert f"keep     {made[2].directory}: one of the newest 2" in result.stdout
+    assert f"remove   {made[0].directory} (7 B): not kept by the rule" in result.stdout
+    assert f"keep     {made[2].directory}: the newest good one: all its bytes were read" in result.stdout
     assert result.stderr == "1 would be removed; nothing was: add --yes\n"
     result = CliRunner().invoke(app, [*words, "--yes"])
     assert (result.exit_code, iterations(tmp_path), result.stderr) == (0, [20, 30], "")
@@ -82,7 +83,8 @@ def test_the_newest_good_one_stays_when_those_to_keep_are_damaged(tmp_path: Path
     damage(milestone(tmp_path, 30))
     result = CliRunner().invoke(app, ["prune", str(tmp_path), "--keep", "1", "--yes"])
     assert (result.exit_code, iterations(tmp_path)) == (0, [20, 30])
-    assert "iteration-0000000020: the newest good one" in result.stdout
+    assert "iteration-0000000020: the newest good one: all its bytes were read" in result.stdout
+    assert "iteration-0000000030: state.pt does not have its checksum" in result.stdout
 
 
 def test_where_no_good_one_is_nothing_whole_is_removed(tmp_path: Path) -> None:
@@ -92,16 +94,28 @@ def test_where_no_good_one_is_nothing_whole_is_removed(tmp_path: Path) -> None:
     milestone(tmp_path, 30, finite=False)
     result = CliRunner().invoke(app, ["prune", str(tmp_path), "--keep", "1", "--yes"])
     assert (result.exit_code, iterations(tmp_path)) == (1, [10, 20, 30])
-    assert "nothing is removed: of those to resume from none has all its bytes" in result.stderr
+    assert "nothing is removed: no good one with all its bytes is newer" in result.stderr
 
 
 def test_ones_that_are_not_finite_do_not_count_among_the_newest(tmp_path: Path) -> None:
-    """Two to resume from are kept, whatever was written after them."""
-    for iteration in (10, 20, 30):
+    """Two to resume from are kept; what came after the newest good one is left to a person."""
+    for iteration in (10, 20, 40):
         milestone(tmp_path, iteration)
-    milestone(tmp_path, 40, finite=False)
-    CliRunner().invoke(app, ["prune", str(tmp_path), "--keep", "2", "--yes"])
-    assert iterations(tmp_path) == [20, 30]
+    for iteration in (30, 50):
+        milestone(tmp_path, iteration, finite=False)
+    result = CliRunner().invoke(app, ["prune", str(tmp_path), "--keep", "2", "--yes"])
+    assert iterations(tmp_path) == [20, 40, 50]
+    assert "iteration-0000000050: left to you: the loss or the state was not finite" in result.stdout
+    assert "iteration-0000000030 (7 B): the loss or the state was not finite" in result.stdout
+
+
+def test_the_rule_may_be_that_of_the_setting(tmp_path: Path) -> None:
+    """The newest, and the first of every 100 iterations."""
+    for iteration in (50, 100, 150, 200, 250):
+        milestone(tmp_path, iteration)
+    words = ["prune", str(tmp_path), "--keep", "last 1, every 100", "--yes"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert iterations(tmp_path) == [50, 100, 200, 250]
 
 
 def test_age_alone_leaves_the_newest_and_age_with_keep_needs_both(tmp_path: Path) -> None:
@@ -112,7 +126,7 @@ def test_age_alone_leaves_the_newest_and_age_with_keep_needs_both(tmp_path: Path
     later_s = time.time() + 8 * DAY_S
     week = plan_prune(place, Rule(age_s=7 * DAY_S), later_s)
     assert [Path(one.directory).name[-2:] for one in week.remove] == ["20", "10"]
-    both = plan_prune(place, Rule(keep=2, age_s=7 * DAY_S), later_s)
+    both = plan_prune(place, Rule(keep=Retention(last=2), age_s=7 * DAY_S), later_s)
     assert [Path(one.directory).name[-2:] for one in both.remove] == ["10"]
     assert plan_prune(place, Rule(age_s=9 * DAY_S), later_s).remove == []
     assert plan_prune(place, Rule(age_s=DAY_S), time.time() - 8 * DAY_S).remove == []
@@ -180,10 +194,12 @@ def test_what_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     body = json.loads(result.stdout)
     assert (result.exit_code, iterations(tmp_path)) == (1, [10, 30])
     assert [one["directory"] for one in body["remove"]] == [made[1].directory]
-    assert body["skipped"][0]["reason"] == "it cannot be removed: Permission denied"
+    assert body["skipped"][0]["reason"] == "it cannot be renamed: have you the right to?"
 
 
-@pytest.mark.parametrize("words", [["--older-than", "soon"], ["--older-than", "7"], ["--keep", "0"]])
+@pytest.mark.parametrize(
+    "words", [["--older-than", "soon"], ["--older-than", "7"], ["--keep", "0"], ["--keep", "most"]]
+)
 def test_a_rule_that_means_nothing_is_refused(tmp_path: Path, words: list[str]) -> None:
     """Code 2, and nothing is touched."""
     milestone(tmp_path, 10)
