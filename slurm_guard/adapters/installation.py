@@ -72,6 +72,23 @@ def find_foreign(path: Path, owner: int = 0) -> str:
     return next((part for part, found in parts if found.st_uid not in (0, owner) or _is_loose(found)), "")
 
 
+def find_page_fault(program: str, root: Path = Path("/")) -> str:
+    """Why the hooks would not run this program to call a person; empty where they would, or there is none."""
+    if not program:
+        return ""
+    path = root / program.lstrip("/")
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError as error:
+        return f"{path} cannot be run ({error.strerror}): put it there, or take page out"
+    if not stat.S_ISREG(mode):
+        return f"{path} is no regular file: name the program itself"
+    if not mode & stat.S_IXUSR:
+        return f"{path} is not executable: chmod 755 {path}"
+    foreign = find_foreign(path)
+    return f"{foreign} is not root's alone: chown root, chmod go-w" if foreign else ""
+
+
 def read_hooks(config: SlurmConfig, folder: Path) -> tuple[HookPattern, ...]:
     """The programs that slurmd runs as root, as far as they are on this machine.
 

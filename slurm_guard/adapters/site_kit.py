@@ -26,6 +26,7 @@ from slurm_guard.policy.site_kit import (
     decide_remove,
     decide_write,
     hash_text,
+    is_own,
 )
 
 _SNIPPETS = ("slurm.conf.snippet", "cgroup.conf.snippet")
@@ -108,7 +109,8 @@ class SiteKit:
                 with _told(path):
                     if not path.is_dir():
                         path.mkdir(0o755)
-                        self.record.directories.append(str(part))
+                        if is_own(str(part)):
+                            self.record.directories.append(str(part))
                         if str(part) == name:
                             path.chmod(mode)
 
@@ -193,9 +195,9 @@ class SiteKit:
         return Done(name, Act.REMOVE)
 
     def _remove_directories(self) -> list[Done]:
-        """Those that install made, as far as they are empty."""
+        """Those that install made, as far as they are empty; those of the system stay, whoever made them."""
         kept = []
-        for name in sorted(self.record.directories, reverse=True):
+        for name in sorted(filter(is_own, self.record.directories), reverse=True):
             path = self.root / name
             with contextlib.suppress(OSError):
                 path.rmdir()

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,11 @@ from slurm_guard.adapters.interpreter import compile_package, find_foreign_code,
 from slurm_guard.adapters.site_kit import Done, SiteKit
 from slurm_guard.cli.site_content import (
     adopt_site,
+    check_page,
     compile_alone,
+    find_called,
     find_expected,
+    find_lacking,
     find_scontrol,
     plan_content,
     plan_expected,
@@ -27,17 +31,22 @@ from slurm_guard.cli.site_content import (
 )
 from slurm_guard.config.compiled import compile_site
 from slurm_guard.config.site import load_site
-from slurm_guard.errors import ConfigError, SlurmGuardError, UsageError
+from slurm_guard.errors import ConfigError, OutsideError, SlurmGuardError, UsageError
 from slurm_guard.job.writer import plain
 from slurm_guard.model.site import SiteSettings
+from slurm_guard.policy.doctor.hook import HOOK_KEYS
 from slurm_guard.policy.site_kit import (
     COMPILED,
     SETTINGS,
     SITE,
     Act,
     KitFile,
+    is_own,
     plan_directories,
 )
+
+_KEPT = 3
+_WIDEST = 500
 
 app = typer.Typer(no_args_is_help=True, help="The hooks of a node: prolog, epilog and health check.")
 
@@ -75,7 +84,7 @@ def render(
     files = [read_site_file(site), compiled, *plan_expected(gpus), *plan_content(settings, slurm_conf)]
     for file in files:
         if output is None:
-            print(f"# --- /{file.path} {file.mode:04o}\n{file.text}")
+            print(f"# --- /{file.path} {file.mode:04o}\n{_shorten(file.text)}")
             continue
         path = output / file.path
         try:
@@ -98,6 +107,9 @@ def install(
     """Write the hooks, compile their settings, and say what is left to do; again after a change or upgrade.
 
     Files that a person changed are kept, and site.toml is never written over.
+
+    Exit code 0: all is as it should be; 3: done but for files that were kept; 1, 2: nothing was written, as
+    where --site differs from the site.toml that is there.
     """
     root = _check_root(root, "install")
     os.umask(0o022)  # users read the settings as well
@@ -106,6 +118,7 @@ def install(
     settings = adopt_site(root, site)
     # Everything is judged before the first write, the site's own tables too.
     compile_site(root / SETTINGS, find_scontrol())
+    notes += check_page(root, settings.page)
     new = [] if (root / SITE).exists() else [read_site_file(site)]
     files = plan_content(settings, slurm_conf)
     known, said = find_expected(root, gpus)
@@ -113,7 +126,10 @@ def install(
     done = [kit.write(file) for file in new]
     compiled = KitFile(COMPILED, compile_site(root / SETTINGS, find_scontrol()), derived=True)
     done += [kit.write(file) for file in (compiled, *known, *files)]
-    _show(root, done, [*notes, *said, *_name_next(root, done)], as_json)
+    notes += [*said, *find_lacking(root, slurm_conf), *_name_next(root, done)]
+    _show(root, done, notes, as_json)
+    if any(one.act is Act.KEEP for one in done):
+        raise typer.Exit(_KEPT)
 
 
 @app.command()
@@ -143,7 +159,7 @@ def uninstall(
         raise SlurmGuardError(f"nothing is installed in {root / SETTINGS}: there is nothing to take away")
     # Only what is by its name our own is swept out.
     state = settings.state.strip("/")
-    traces = [f"{settings.log.strip('/')}*", *([f"{state}/*"] if "slurm-guard" in state else [])]
+    traces = [f"{settings.log.strip('/')}*", *([f"{state}/*"] if is_own(state) else [])]
     done = kit.remove(purge=purge, traces=traces)
     _show(root, done, kit.clear_run(), as_json)
 
@@ -175,37 +191,40 @@ def _check_code() -> list[str]:
 
 def _check_unused() -> None:
     """Refuse while Slurm still calls the hooks, or cannot be asked."""
-    from slurm_guard.adapters.installation import read_hooks
-    from slurm_guard.adapters.installed_kit import find_linked
-    from slurm_guard.adapters.slurm_cli import SlurmCli
-    from slurm_guard.errors import OutsideError
-    from slurm_guard.policy.doctor.hook import HOOK_KEYS
-    from slurm_guard.policy.doctor.slurm_conf import parse_scontrol_config
-
     if not find_slurm_program("scontrol"):
         return
     try:
-        config = parse_scontrol_config(SlurmCli().read_config())
+        used = find_called()
     except OutsideError as error:
         raise SlurmGuardError(
             f"the controller cannot be asked whether it calls the hooks ({error}): try again, or --force"
         ) from None
-    folder = Path(config.text("SLURM_CONF") or "/etc/slurm/slurm.conf").parent
-    used = find_linked(read_hooks(config, folder))
-    used |= {key for key in HOOK_KEYS if any(word.startswith(f"/{SETTINGS}/") for word in config.words(key))}
     if used:
-        keys = ", ".join(key for key in HOOK_KEYS if key in used)
         raise SlurmGuardError(
-            f"slurm.conf still names the hooks in {keys}: take that out and run scontrol reconfigure first, "
-            "else every node that should run them is drained"
+            f"slurm.conf still names the hooks in {', '.join(used)}: take that out and run scontrol "
+            "reconfigure first, else every node that should run them is drained"
         )
 
 
 def _name_next(root: Path, done: Sequence[Done]) -> list[str]:
-    wrote = any(one.act is Act.WRITE and one.path.endswith("50-slurm-guard") for one in done)
-    snippet = root / SETTINGS / "slurm.conf.snippet"
-    return (
-        [f"next: take over {snippet} and run scontrol reconfigure, then slurm-guard doctor"] if wrote else []
+    """What is left to do, unless the hooks are in force already; a Slurm that says nothing does not know."""
+    wanted = any(one.act is Act.WRITE and one.path.endswith("50-slurm-guard") for one in done)
+    if root == Path("/") and find_slurm_program("scontrol"):
+        with suppress(OutsideError):
+            wanted = set(find_called()) != set(HOOK_KEYS)
+    snippet = Path("/") / SETTINGS / "slurm.conf.snippet"
+    line = (
+        "next: install on every node first, then slurm.conf on the controller takes over the lines of "
+        f"{snippet} (scontrol reconfigure); slurm-guard doctor looks at it"
+    )
+    return [line] if wanted else []
+
+
+def _shorten(text: str) -> str:
+    """The text, of lines that no terminal shows well only the size."""
+    return "".join(
+        line if len(line) <= _WIDEST else f"({len(line)} characters in one line: --output DIR writes them)\n"
+        for line in text.splitlines(keepends=True)
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from slurm_guard.adapters.installation import find_page_fault
 from slurm_guard.adapters.interpreter import find_program, find_slurm_program
 from slurm_guard.adapters.site_kit import read_snippets, render_hook
 from slurm_guard.config.compiled import compile_site
@@ -15,7 +16,7 @@ from slurm_guard.config.shipped import find_shipped
 from slurm_guard.config.site import load_site
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.model.site import SiteSettings
-from slurm_guard.policy.site_kit import EXPECTED, SITE, KitFile, plan_hooks, plan_texts
+from slurm_guard.policy.site_kit import EXPECTED, SETTINGS, SITE, KitFile, plan_hooks, plan_texts
 
 
 def plan_content(settings: SiteSettings, slurm_conf: str) -> list[KitFile]:
@@ -70,6 +71,47 @@ def compile_alone(text: str, scontrol: str) -> str:
 def find_scontrol() -> str:
     """The program by which the hooks ask Slurm."""
     return find_slurm_program("scontrol") or "/usr/bin/scontrol"
+
+
+def check_page(root: Path, program: str) -> list[str]:
+    """What is wrong with the program that calls a person; on this node it is refused, in an image told.
+
+    Raises:
+        UsageError: on this node, one line with the remedy.
+    """
+    fault = find_page_fault(program, root)
+    if fault and root == Path("/"):
+        raise UsageError(f"{root / SITE}: hooks.page = {program!r}: {fault}")
+    return [f"nobody will be paged: {fault}"] if fault else []
+
+
+def find_lacking(root: Path, slurm_conf: str) -> list[str]:
+    """What the scripts of an image name and the image does not have (yet), in one line."""
+    named = [sys.executable, slurm_conf or os.environ.get("SLURM_CONF", "")]
+    lacking = [path for path in named if path and not os.path.lexists(root / path.lstrip("/"))]
+    if not lacking or root == Path("/"):
+        return []
+    names = " and ".join(lacking)
+    return [f"the scripts name {names}, and {root} has no such file: put it there before a node runs this"]
+
+
+def find_called() -> list[str]:
+    """The settings by which the running Slurm calls the hooks, also through links of the site's own.
+
+    Raises:
+        OutsideError: the controller gives no answer.
+    """
+    from slurm_guard.adapters.installation import read_hooks
+    from slurm_guard.adapters.installed_kit import find_linked
+    from slurm_guard.adapters.slurm_cli import SlurmCli
+    from slurm_guard.policy.doctor.hook import HOOK_KEYS
+    from slurm_guard.policy.doctor.slurm_conf import parse_scontrol_config
+
+    config = parse_scontrol_config(SlurmCli().read_config())
+    folder = Path(config.text("SLURM_CONF") or "/etc/slurm/slurm.conf").parent
+    used = find_linked(read_hooks(config, folder))
+    used |= {key for key in HOOK_KEYS if any(word.startswith(f"/{SETTINGS}/") for word in config.words(key))}
+    return [key for key in HOOK_KEYS if key in used]
 
 
 def plan_expected(gpus: int | None) -> list[KitFile]:

@@ -32,7 +32,7 @@ def load_job_settings(
     ):
         told.append(f"WARNING: {_end(fault)} Nothing of this file counts, the job goes by the defaults")
         obeyed = None
-    elif fault := obeyed and _find_fault(lambda: load_site(site), site):
+    elif obeyed and (fault := _find_fault(lambda: load_site(site), site)):
         told.append(f"{_end(fault)} This is about the hooks only and changes nothing for the job")
     settings, explicit = load_settings(site=obeyed, job_file=job_file, environment=environment, flags=flags)
     return settings, explicit, tuple(f"{line} (administrators: slurm-guard doctor)" for line in told)

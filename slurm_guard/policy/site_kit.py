@@ -74,7 +74,7 @@ def plan_directories(settings: SiteSettings) -> Mapping[str, int]:
         f"{SETTINGS}/epilog.d": 0o755,
         settings.state.strip("/"): 0o750,
         # A log beside others' logs stands in a directory that is not ours.
-        **({log: 0o750} if "slurm-guard" in log else {}),
+        **({log: 0o750} if is_own(log) else {}),
     }
 
 
@@ -86,6 +86,15 @@ def plan_texts(settings: SiteSettings) -> tuple[KitFile, ...]:
         KitFile("etc/tmpfiles.d/slurm-guard.conf", run),
         KitFile("etc/logrotate.d/slurm-guard", f'"{settings.log}" {{\n{rotate}}}\n'),
     )
+
+
+def is_own(path: str) -> bool:
+    """Whether a path is by its name slurm-guard's alone, so that an uninstall may take it away whole.
+
+    >>> is_own("var/lib/slurm-guard"), is_own("etc/tmpfiles.d")
+    (True, False)
+    """
+    return "slurm-guard" in path
 
 
 def decide_write(file: KitFile, found: str | None, recorded: str | None) -> Act:

@@ -14,21 +14,15 @@ from slurm_guard.adapters import interpreter
 from slurm_guard.cli import site
 from slurm_guard.cli.app import main
 from slurm_guard.config.compiled import load_compiled
-from slurm_guard.errors import SlurmGuardError
 from slurm_guard.policy.site_kit import hash_text
+
+pytestmark = pytest.mark.usefixtures("good_code")
 
 Say = pytest.CaptureFixture[str]
 SETTINGS = "etc/slurm-guard"
+SYSTEM = {"etc", "etc/tmpfiles.d", "etc/logrotate.d", "var", "var/lib", "var/log"}
+"""Directories of every system, which an empty root lacks."""
 HOOKS = ("prolog.d/50-slurm-guard", "epilog.d/50-slurm-guard", "health-check")
-
-
-@pytest.fixture(autouse=True)
-def _good_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter and a package that are root's alone, wherever the tests run."""
-    monkeypatch.setattr(site, "find_foreign_code", lambda: [])
-    monkeypatch.setattr(site, "compile_package", lambda: [])
-    monkeypatch.setattr(site, "find_foreign", lambda path: "")
-    monkeypatch.delenv("SLURM_CONF", raising=False)
 
 
 def install(root: Path, *words: str) -> int:
@@ -54,7 +48,14 @@ def test_it_writes_hooks_settings_and_snippets(tmp_path: Path, capsys: Say) -> N
     assert (folder / "expected-gpus").read_text() == "8\n"
     assert "Prolog=/etc/slurm-guard/prolog.d/*\n" in (folder / "slurm.conf.snippet").read_text()
     assert (tmp_path / "var/log/slurm-guard").stat().st_mode & 0o777 == 0o750
-    assert "next: take over" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "next: install on every node first, then slurm.conf on the controller takes over the lines" in told
+    assert f"the scripts name {sys.executable}, and {tmp_path} has no such file" in told
+    python = tmp_path / sys.executable.lstrip("/")
+    python.parent.mkdir(parents=True)
+    python.touch()
+    install(tmp_path, "--slurm-conf", "/opt/slurm.conf")
+    assert "the scripts name /opt/slurm.conf, and" in capsys.readouterr().err
 
 
 def test_again_it_changes_nothing(tmp_path: Path, capsys: Say) -> None:
@@ -92,7 +93,7 @@ def test_an_older_file_is_replaced_and_a_changed_one_kept(tmp_path: Path, capsys
     record.write_text(json.dumps(body))
     epilog.write_text("#!/bin/sh\nexit 0\n")
     capsys.readouterr()
-    assert install(tmp_path) == 0
+    assert install(tmp_path) == 3
     assert "slurm_guard.hooks prolog" in prolog.read_text()
     assert epilog.read_text() == "#!/bin/sh\nexit 0\n"
     said = capsys.readouterr().out
@@ -146,10 +147,10 @@ def test_a_site_file_of_ones_own_is_for_a_node_without(tmp_path: Path, capsys: S
 
 
 def test_uninstall_leaves_nothing(tmp_path: Path, capsys: Say) -> None:
-    """Neither files nor directories."""
+    """Of its own; the system's directories stay, also those that install has made."""
     install(tmp_path, "--gpus", "1")
     assert main(["site", "uninstall", "--root", str(tmp_path)]) == 0
-    assert list_files(tmp_path) == set()
+    assert list_files(tmp_path) == SYSTEM
     assert main(["site", "uninstall", "--root", str(tmp_path)]) == 1
     assert "there is nothing to take away" in capsys.readouterr().err
 
@@ -173,7 +174,18 @@ def test_uninstall_leaves_what_is_a_persons_and_what_happened(tmp_path: Path, ca
     assert kept == {f"{SETTINGS}/site.toml", f"{SETTINGS}/xid.toml", record, *logs}
     assert json.loads((tmp_path / record).read_text())["files"].keys() == {f"{SETTINGS}/site.toml"}
     assert main(["site", "uninstall", "--purge", "--root", str(tmp_path)]) == 0
-    assert list_files(tmp_path) == {"etc", SETTINGS, f"{SETTINGS}/xid.toml"}
+    assert list_files(tmp_path) == SYSTEM | {SETTINGS, f"{SETTINGS}/xid.toml"}
+
+
+def test_uninstall_spares_directories_that_an_older_install_called_its_own(tmp_path: Path) -> None:
+    """An empty /etc/tmpfiles.d is the system's."""
+    install(tmp_path)
+    record = tmp_path / SETTINGS / "installed.json"
+    body = json.loads(record.read_text())
+    body["directories"] = ["etc", "etc/tmpfiles.d", "var", *body["directories"]]
+    record.write_text(json.dumps(body))
+    main(["site", "uninstall", "--root", str(tmp_path)])
+    assert list_files(tmp_path) == SYSTEM
 
 
 def test_code_that_is_not_roots_is_refused(
@@ -228,7 +240,10 @@ def test_render_shows_what_install_writes(tmp_path: Path, capsys: Say) -> None:
     assert load_compiled(shown / SETTINGS / "site.json").settings.probe_s == 1.5
     capsys.readouterr()
     main(["site", "render"])
-    assert "# --- /etc/slurm-guard/prolog.d/50-slurm-guard 0755\n#!/bin/sh\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "# --- /etc/slurm-guard/prolog.d/50-slurm-guard 0755\n#!/bin/sh\n" in out
+    assert " characters in one line: --output DIR writes them)\n" in out
+    assert max(map(len, out.splitlines())) <= 500
 
 
 def test_what_another_install_is_writing_is_left_to_it(tmp_path: Path) -> None:
@@ -291,31 +306,3 @@ def test_a_package_that_does_not_compile_is_told(tmp_path: Path, monkeypatch: py
     assert interpreter.compile_package() == [
         f"{tmp_path}/bad.py:2: invalid syntax: the package is broken, install it again"
     ]
-
-
-@pytest.mark.parametrize(
-    ("answer", "code", "said"),
-    [
-        ("Prolog = /etc/slurm-guard/prolog.d/*", 1, "still names the hooks in Prolog: take that out"),
-        ("Epilog = {site}/*", 1, "still names the hooks in Epilog: take that out"),
-        ("Prolog = (null)", 0, ""),
-        (None, 1, "cannot be asked whether it calls the hooks"),
-    ],
-)
-def test_slurm_is_asked_before_its_hooks_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, code: int, said: str
-) -> None:
-    """A directory of the site's own may lead to them by a link; a silent Slurm is no answer."""
-    own = tmp_path / "epilog.d"
-    own.mkdir()
-    (own / "50-slurm-guard").symlink_to("/etc/slurm-guard/epilog.d/50-slurm-guard")
-    script = "exit 1" if answer is None else f"echo '{answer.format(site=own)}'"
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setattr(site, "find_slurm_program", lambda name: f"{tmp_path}/{name}")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    if code == 0:
-        site._check_unused()
-        return
-    with pytest.raises(SlurmGuardError, match=said):
-        site._check_unused()
