@@ -25,11 +25,12 @@ SEQUENCE = Struct("<Q")
 SEQUENCE_AT = len(MAGIC)
 BODY_AT = SEQUENCE_AT + SEQUENCE.size
 PHASES = tuple(Phase)
-LOSS_KNOWN = 1
+LOSS_KNOWN, NORM_NAN = 1, 2
 
 Fields = tuple[int, int, float, float, float, int, int, int]
 """pid, iteration, beat_s, epoch (NaN for none), loss, loss_iteration, phase (an index of PHASES), flags.
-Without LOSS_KNOWN in the flags loss and loss_iteration mean nothing."""
+Without LOSS_KNOWN in the flags loss and loss_iteration mean nothing; NORM_NAN says that the norm of the
+iteration's gradients was NaN. A reader passes over flags that it does not know."""
 
 _BODY = Struct("<qqdddqBB2x")
 _CHECK = Struct("<I")
@@ -53,6 +54,7 @@ class Heartbeat:
     loss: float | None = None
     loss_iteration: int | None = None
     epoch: float | None = None
+    norm_nan: bool = False
 
 
 def encode_body(beats: int, fields: Fields) -> bytes:
@@ -83,4 +85,5 @@ def parse_heartbeat(data: bytes) -> Heartbeat | None:
         loss=loss if known else None,
         loss_iteration=loss_iteration if known else None,
         epoch=None if math.isnan(epoch) else epoch,
+        norm_nan=bool(flags & NORM_NAN),
     )

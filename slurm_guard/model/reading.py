@@ -76,7 +76,8 @@ class BeatReading:
     """The newest heartbeat of one rank.
 
     `beats` counts its calls since the process began, `age_s` is how long ago the newest was; `loss`
-    belongs to `loss_iteration`, which may be behind `iteration` where the loss still is on a GPU.
+    belongs to `loss_iteration`, which may be behind `iteration` where the loss still is on a GPU. `norm_nan`
+    says that the norm of the gradients was NaN.
     """
 
     node: str
@@ -89,6 +90,7 @@ class BeatReading:
     loss: float | None = None
     loss_iteration: int | None = None
     epoch: float | None = None
+    norm_nan: bool = False
 
 
 @dataclass(frozen=True, slots=True)

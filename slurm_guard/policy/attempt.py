@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, nan
 
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
@@ -88,7 +88,8 @@ class Attempt:
         if reading.loss is None or reading.phase is not Phase.TRAINING:
             return progressed, None
         iteration = reading.iteration if reading.loss_iteration is None else reading.loss_iteration
-        record = Record(reading.loss, iteration, reading.epoch, rank=reading.rank)
+        norm = nan if reading.norm_nan else None
+        record = Record(reading.loss, iteration, reading.epoch, rank=reading.rank, grad_norm=norm)
         return progressed, self._judge_numeric(record, settings, now_s, HEARTBEAT)
 
     def _progressed(self, progressed: bool, now_s: float) -> None:

@@ -26,6 +26,7 @@ class Clipper:
 
     def __init__(self) -> None:
         self.skipped = 0
+        self._norm: float | None = None
         self._state = ClipState()
 
     @property
@@ -55,10 +56,18 @@ class Clipper:
         if any(type(parameter).__name__ == "FlatParameter" for parameter in held):
             raise UsageError("clip_gradients cannot clip FSDP1 parameters: use FSDP2 (fully_shard)")
         norm = _clip(held, plan_limit(self._state, max_norm), group)
+        self._norm = norm
         if math.isfinite(norm):
             self._state = judge_norm(self._state, norm)
-        elif scaler is None or not scaler.is_enabled():
+        elif scaler is not None and scaler.is_enabled():
+            self._norm = None  # no sign of trouble
+        else:
             self._skip(held)
+        return norm
+
+    def take_norm(self) -> float | None:
+        """The norm of the last call, once; None where there was none since."""
+        norm, self._norm = self._norm, None
         return norm
 
     def state_dict(self) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class Guard:
         What is due while the save before is still being written is left out on a single node, and waits
         for it, within bounds, on several.
         """
-        heartbeat(i, loss=loss, epoch=epoch, phase="train")
+        heartbeat(i, loss=loss, epoch=epoch, phase="train", norm=self._clipper.take_norm())
         self._last = (i, loss, epoch)
         ring_due = self._ring_every is not None and i > 0 and i % self._ring_every == 0
         milestone_due = self._milestone_every is not None and i > 0 and i % self._milestone_every == 0

@@ -17,6 +17,7 @@ import mmap
 import os
 import threading
 from contextlib import suppress
+from math import isnan
 from numbers import Integral, Real
 from time import monotonic
 from typing import Any
@@ -26,6 +27,7 @@ from slurm_guard.model.heartbeat import (
     LOSS_KNOWN,
     MAGIC,
     NAME,
+    NORM_NAN,
     PHASES,
     SEQUENCE,
     SEQUENCE_AT,
@@ -55,14 +57,19 @@ _F_ADD_SEALS, _F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 1, 2, 4
 
 
 def heartbeat(
-    iteration: int | None = None, loss: Any = None, epoch: float | None = None, phase: Any = None
+    iteration: int | None = None,
+    loss: Any = None,
+    epoch: float | None = None,
+    phase: Any = None,
+    norm: float | None = None,
 ) -> None:
     """Say that the training lives, and where it is. Never raises; costs a few microseconds.
 
     `iteration` left out stays what it was; where none was ever given, the calls are counted. `loss` is a
     number, a numpy scalar or a tensor of one element: one on a GPU is not waited for, its value follows
-    with a later call. Only the loss of training counts. `phase` is one of train, eval, checkpoint,
-    compile, load and final: each has a time limit of its own. Left out, it is train with a new
+    with a later call. Only the loss of training counts. `norm` is that of the iteration's gradients, as a
+    float: NaN is a sign of trouble even beside a loss that is finite. `phase` is one of train, eval,
+    checkpoint, compile, load and final: each has a time limit of its own. Left out, it is train with a new
     iteration, else what it was.
 
     What cannot be understood is left out. A word that is no phase means training, and is said once.
@@ -74,7 +81,7 @@ def heartbeat(
         if beater is _UNKNOWN:
             beater = _begin(pid)
         if beater is not None:
-            beater.beat(iteration, loss, epoch, phase)
+            beater.beat(iteration, loss, epoch, phase, norm)
     except Exception:
         return
 
@@ -82,7 +89,7 @@ def heartbeat(
 class _Beater:
     """The memory of one process, and what it said last."""
 
-    __slots__ = ("_beats", "_epoch", "_iteration", "_lock", "_loss", "_page", "_phase", "pid")
+    __slots__ = ("_beats", "_epoch", "_flags", "_iteration", "_lock", "_loss", "_page", "_phase", "pid")
 
     def __init__(self, pid: int, page: Any) -> None:
         self.pid = pid
@@ -92,10 +99,11 @@ class _Beater:
         self._iteration: int | None = None
         self._epoch = float("nan")
         self._phase = _TRAINING
+        self._flags = 0
         self._loss = LossReader()
         page[: len(MAGIC)] = MAGIC
 
-    def beat(self, iteration: Any, loss: Any, epoch: Any, phase: Any) -> None:
+    def beat(self, iteration: Any, loss: Any, epoch: Any, phase: Any, norm: Any) -> None:
         # Two threads, or a signal handler in the middle of a call: the second one is left out, never waits.
         lock = self._lock
         if not lock.acquire(False):
@@ -103,6 +111,9 @@ class _Beater:
         try:
             if iteration is not None and iteration is not self._iteration:
                 self._go_to(iteration)
+            if iteration is not None:
+                # Only a plain number: to compare a tensor would be to wait for its device.
+                self._flags = NORM_NAN if type(norm) is float and isnan(norm) else 0
             if epoch is not None:
                 self._epoch = epoch if type(epoch) is float else _read_epoch(epoch, self._epoch)
             if phase is not None:
@@ -131,7 +142,8 @@ class _Beater:
         number = loss.number
         known, number = (0, 0.0) if number is None else (LOSS_KNOWN, number)
         body = encode_body(
-            beats, (self.pid, place, now_s, self._epoch, number, loss.iteration, self._phase, known)
+            beats,
+            (self.pid, place, now_s, self._epoch, number, loss.iteration, self._phase, known | self._flags),
         )
         self._beats = beats
         _pack_sequence(page, SEQUENCE_AT, 2 * beats - 1)

@@ -87,6 +87,7 @@ class BeatWatch:
             loss=found.loss,
             loss_iteration=found.loss_iteration,
             epoch=found.epoch,
+            norm_nan=found.norm_nan,
         )
 
     def _read(self, pid: int, waits_s: tuple[float, float], now_s: float) -> Heartbeat | None:
@@ -106,5 +107,6 @@ class BeatWatch:
 def _is_due(told: _Told, process: int, found: Heartbeat, now_s: float) -> bool:
     if process == told.process and found.beats == told.heartbeat.beats:
         return False
-    urgent = found.phase is not told.heartbeat.phase or not math.isfinite(found.loss or 0.0)
+    is_bad = found.norm_nan or not math.isfinite(found.loss or 0.0)
+    urgent = is_bad or found.phase is not told.heartbeat.phase
     return urgent or now_s - told.told_s >= BEAT_S

@@ -28,9 +28,11 @@ def session(*, explicit: tuple[str, ...] = (), **settings: float) -> Session:
     return found
 
 
-def beat(iteration: int, *, loss: float | None = None, phase: Phase = Phase.TRAINING) -> Beat:
+def beat(
+    iteration: int, *, loss: float | None = None, phase: Phase = Phase.TRAINING, norm_nan: bool = False
+) -> Beat:
     """A heartbeat of rank 0, one call an iteration."""
-    return Beat("n1", 0, 50, iteration, 0.1, iteration, phase, loss, iteration)
+    return Beat("n1", 0, 50, iteration, 0.1, iteration, phase, loss, iteration, norm_nan=norm_nan)
 
 
 def pass_time(found: Session, from_s: float, to_s: float) -> list[act.Act]:
@@ -61,6 +63,19 @@ def test_loss_of_heartbeats_is_judged() -> None:
         found.reported(beat(iteration, loss=math.nan), 100.0 + iteration)
     assert found.standing is Standing.TRAINING
     assert act.ReadJob() in found.reported(beat(3, loss=math.nan), 104.0)
+
+
+def test_norm_of_heartbeats_that_is_nan_is_judged() -> None:
+    """As in a log, once the training is not young: three times in a row, beside a loss that is known."""
+    for loss, stops in ((2.0, True), (None, False)):
+        found = session()
+        for iteration in range(1, 130):
+            norm_nan = iteration in (110, 120, 127, 128)
+            acts = found.reported(beat(iteration, loss=loss, norm_nan=norm_nan), 100.0 + iteration)
+            assert act.ReadJob() not in acts
+        for iteration in (130, 131, 132):
+            acts = found.reported(beat(iteration, loss=loss, norm_nan=True), 100.0 + iteration)
+        assert (act.ReadJob() in acts) is stops
 
 
 def test_loss_of_an_evaluation_is_none_of_the_trainings() -> None:

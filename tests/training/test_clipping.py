@@ -44,6 +44,7 @@ def test_it_clips_as_torch_does() -> None:
     assert clipper.clip(iter(held), 10.0) == pytest.approx(1.0, rel=1e-5)
     assert held[0].grad.item() == pytest.approx(0.6, rel=1e-5)
     assert clipper.clip(held[0], math.inf) == pytest.approx(0.6, rel=1e-5)
+    assert [clipper.take_norm(), clipper.take_norm()] == [pytest.approx(0.6, rel=1e-5), None]
 
 
 def test_a_spike_tightens_the_limit_of_the_iterations_after_it() -> None:
@@ -122,6 +123,17 @@ def test_overflow_is_left_to_the_loss_scaler() -> None:
     untold, *without = train_with_scaler(clip=True)
     assert with_scaler == without == [weights, scales]
     assert (told.skipped, untold.skipped) == (0, 1)
+
+
+def test_overflow_that_is_left_to_the_loss_scaler_is_no_news() -> None:
+    """The guard would take it for trouble."""
+    import torch
+
+    clipper, scaler = Clipper(), torch.amp.GradScaler("cpu")
+    clipper.clip(parameter(math.nan), 1.0, scaler=scaler)
+    assert clipper.take_norm() is None
+    clipper.clip(parameter(math.nan), 1.0, scaler=torch.amp.GradScaler("cpu", enabled=False))
+    assert math.isnan(clipper.take_norm() or 0.0)
 
 
 def test_the_state_survives_a_checkpoint(tmp_path: Path) -> None:

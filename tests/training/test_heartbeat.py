@@ -55,6 +55,17 @@ def test_everything_that_was_said_is_read() -> None:
     assert (said.beats, said.iteration, said.loss, said.loss_iteration, said.epoch) == (2, 8, 2.5, 7, 1.25)
 
 
+def test_norm_that_is_nan_is_told_of_its_own_iteration() -> None:
+    """Words about the phase change nothing of it; the next iteration's norm does, and none given is none."""
+    told: list[tuple[bool, float | None]] = []
+    norms: list[Any] = [1.0, math.nan, math.inf, np.float32("nan"), None]
+    for norm in norms:
+        heartbeat(iteration=len(told), loss=2.5, norm=norm)
+        heartbeat(phase="checkpoint")
+        told.append((_said().norm_nan, _said().loss))
+    assert told == [(False, 2.5), (True, 2.5), (False, 2.5), (False, 2.5), (False, 2.5)]
+
+
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
 def test_a_loss_that_is_no_number_is_told_as_it_is(loss: float) -> None:
     """It is what the guard waits for, and not an unknown loss."""

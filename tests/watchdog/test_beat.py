@@ -70,6 +70,9 @@ def test_a_new_phase_and_a_loss_that_is_no_number_come_at_once() -> None:
         node.say(10, number, phase=phase, loss=loss)
         said += [beat.beats for beat in node.tick()]
     assert said == [1, 2, 3, 4, 5]
+    for number in (7, 8):
+        node.say(10, number, norm_nan=True)
+        assert [(beat.beats, beat.norm_nan) for beat in node.tick()] == [(number, True)]
 
 
 def test_a_child_speaks_for_its_rank_where_the_rank_itself_is_silent() -> None:
