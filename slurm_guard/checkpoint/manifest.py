@@ -8,7 +8,6 @@ does not exist.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
@@ -19,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from slurm_guard.checkpoint.held import held, lock
 from slurm_guard.checkpoint.part import WriteParts, read_checksum
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped, Stamp
@@ -56,24 +56,20 @@ def write_checkpoint(parent: str, kind: CheckpointKind, stamp: Stamp, write_part
     present = _same(final, stamp)
     if present is not None:
         return present
-    lock = -1
     try:
         os.mkdir(working)
-        with contextlib.suppress(OSError):  # not every shared file system has locks
-            lock = _lock(working)
-        parts = _collect(working, write_parts(working) or ())
-        checkpoint = _seal(working, final, kind, stamp, parts)
-        _put_in_place(working, final, stamp)
-        _sync(parent)
-        return checkpoint
+        with contextlib.ExitStack() as locked:
+            with contextlib.suppress(OSError):  # not every shared file system has locks
+                locked.enter_context(held(lock(working)))
+            parts = _collect(working, write_parts(working) or ())
+            checkpoint = _seal(working, final, kind, stamp, parts)
+            _put_in_place(working, final, stamp)
+            _sync(parent)
+            return checkpoint
     except OSError as error:
         raise CheckpointError(f"cannot write the checkpoint {final}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(working, ignore_errors=True)
-        if lock >= 0:
-            with contextlib.suppress(OSError):  # a fork holds the same lock: closing alone would leave it
-                fcntl.flock(lock, fcntl.LOCK_UN)
-            os.close(lock)
 
 
 def read_checkpoint(directory: str) -> Checkpoint | Skipped:
@@ -153,7 +149,7 @@ def _is_stale(path: str, age_s: float) -> bool:
         found = os.lstat(path)
         if found.st_uid != os.geteuid() or time.time() - found.st_mtime < age_s:
             return False
-        os.close(_lock(path))
+        os.close(lock(path))
     except BlockingIOError:
         return False
     except OSError:
@@ -291,14 +287,3 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _lock(directory: str) -> int:
-    """A lock that the kernel gives back when its holder dies, whatever PID namespace that lives in."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor

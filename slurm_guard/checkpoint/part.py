@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from slurm_guard.checkpoint.held import held
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Part
 
@@ -86,13 +87,11 @@ def write_part(
         CheckpointError: it was cancelled.
         OSError: the disk is full, or fails.
     """
-    descriptor = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with held(os.open(os.path.join(directory, name), flags, 0o666)) as descriptor:
         file = PartFile(descriptor, cancelled)
         fill(file)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     return Part(name, file.size, file.checksum)
 
 

@@ -320,3 +320,30 @@ def test_a_value_of_another_type_makes_it_no_manifest(tmp_path: Path, name: str,
     found = read_checkpoint(str(directory))
     assert isinstance(found, Skipped)
     assert "MANIFEST.json is no manifest of ours" in found.reason
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_save_keeps_nothing_of_it(tmp_path: Path) -> None:
+    """A worker that lives for hours would hold the room of a dropped file and the lock of a dead writer."""
+    reading, writing = os.pipe()
+    workers = []
+
+    def parts(directory: str) -> list[Part]:
+        def fill(file: PartFile) -> None:
+            file.write(b"weights")
+            pid = os.fork()
+            if pid == 0:
+                links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+                kept = any(directory in os.readlink(link) for link in links if os.path.islink(link))
+                os.write(writing, b"kept" if kept else b"none")
+                os._exit(0)
+            workers.append(pid)
+
+        return [write_part(directory, "state.pt", fill)]
+
+    written = write_checkpoint(str(tmp_path), CheckpointKind.RING, Stamp(1), parts)
+    assert verify_checkpoint(written) is None
+    assert os.waitstatus_to_exitcode(os.waitpid(workers[0], 0)[1]) == 0
+    assert os.read(reading, 4) == b"none"
+    os.close(reading)
+    os.close(writing)
