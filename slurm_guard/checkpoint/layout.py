@@ -45,6 +45,7 @@ _WEIGHTS = (
 )
 _RANDOM = re.compile(r"rng_state(?:_(\d+))?\.pth")
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
+_RANK_DATA = re.compile(r"__(\d+)_\d+\.distcp")
 _DATA = re.compile(rb"__\d+_\d+\.distcp")
 
 
@@ -90,9 +91,10 @@ def judge_distributed(path: str, files: Files, below: str = "") -> str:
     own = sorted(int(found[1]) for name in names if (found := _RANK_METADATA.fullmatch(name)))
     if ".metadata" not in names and not own:
         return f"{below}.metadata is missing, which is written last"
-    if ".metadata" not in names and own != list(range(len(own))):
-        lacking = next(rank for rank in range(len(own)) if rank not in own)
-        return f"{below}__{lacking}.metadata is missing, which its rank writes last"
+    if ".metadata" not in names:
+        writers = {int(found[1]) for name in names if (found := _RANK_DATA.fullmatch(name))}
+        if lacking := sorted((writers | set(range(own[-1] + 1))) - set(own)):
+            return f"{below}__{lacking[0]}.metadata is missing, which its rank writes last"
     for metadata in [".metadata"] if ".metadata" in names else [f"__{rank}.metadata" for rank in own]:
         if fault := _lack_data(os.path.join(path, below, metadata), names):
             return f"{below}{fault}"

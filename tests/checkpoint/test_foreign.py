@@ -164,6 +164,8 @@ def test_without_collectives_every_rank_has_an_end_of_its_own(tmp_path: Path) ->
     directory = save_distributed(tmp_path / "step-1200")
     (directory / ".metadata").rename(directory / "__0.metadata")
     assert fault_of(directory) == ""
+    (directory / "__1_0.distcp").write_bytes(b"data of rank 1")
+    assert fault_of(directory) == "__1.metadata is missing, which its rank writes last"
     (directory / "__0.metadata").rename(directory / "__1.metadata")
     assert fault_of(directory) == "__0.metadata is missing, which its rank writes last"
 
