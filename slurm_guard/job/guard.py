@@ -45,7 +45,8 @@ from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import StepReading
 from slurm_guard.policy import act
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
-from slurm_guard.policy.session import Session, Standing
+from slurm_guard.policy.session import Session
+from slurm_guard.policy.standing import Standing
 from slurm_guard.policy.watch import WatchTable
 from slurm_guard.ports import Clock, Slurm
 

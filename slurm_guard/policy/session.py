@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from math import isfinite
+from math import inf, isfinite
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.limits import Settings
@@ -41,7 +40,9 @@ from slurm_guard.policy.act import (
 )
 from slurm_guard.policy.attempt import Attempt
 from slurm_guard.policy.ending import Ending, EndingState, judge_ending
+from slurm_guard.policy.hardware.watch import LAST_LOOK_S
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
+from slurm_guard.policy.standing import Standing
 from slurm_guard.policy.stop import StopState, name_incident
 from slurm_guard.policy.verdict import Action, Verdict
 from slurm_guard.policy.watch import WatchTable, choose_complaints, judge_silent, plan_starts
@@ -57,18 +58,6 @@ GAP_S = 2.0
 
 SLEEP_S = 10.0
 """The same for a stop in progress: a guard that only lacks CPU must not put its limit off."""
-
-
-class Standing(str, Enum):
-    """Where the session stands."""
-
-    WAITING = "waiting"
-    TRAINING = "training"
-    CONFIRMING = "confirming"
-    STOPPING = "stopping"
-    RECOVERING = "recovering"
-    RESTARTING = "restarting"
-    OVER = "over"
 
 
 @dataclass(slots=True)
@@ -89,6 +78,7 @@ class Session:
     suspect_breach: Breach | None = None
     confirm_until_s: float = 0.0
     ask_again_s: float = 0.0
+    last_look_s: float = inf
     resume_stamp: bool = False
     past_steps: frozenset[str] = frozenset()
     seen_s: float | None = None
@@ -117,13 +107,24 @@ class Session:
         """The training srun has ended; all its output has been read. `failed` is None where nobody knows."""
         self._pass(now_s)
         self.srun_running = False
-        breach = self.attempt.judge_end() if failed and not self.settings.observe else None
-        if self.standing is Standing.TRAINING and (asked := self._suspect(breach, now_s)):
-            return [HoldFront(), *asked]
+        if self.standing is Standing.TRAINING and failed and not self.settings.observe:
+            self.last_look_s = now_s + (LAST_LOOK_S if self.attempt.hardware.gpus else 0.0)
+            acts = self._look_last(now_s)
+            return acts if ReleaseFront() in acts else [HoldFront(), *acts]
         if self.standing in {Standing.TRAINING, Standing.CONFIRMING, Standing.WAITING}:
-            outcomes = self.attempt.end(now_s, failed=failed, because=self.ending.said)
-            return self._over([*self._close_observed("the step has ended"), *outcomes, ReleaseFront()])
+            return self._end(now_s, failed)
         return self._advance_stop(now_s)
+
+    def _look_last(self, now_s: float) -> list[Act]:
+        asked = self._suspect(self.attempt.judge_end(), now_s)
+        if not asked and now_s < self.last_look_s and not self.ending.said:
+            return []
+        self.last_look_s = inf
+        return asked or self._end(now_s, failed=True)
+
+    def _end(self, now_s: float, failed: bool | None) -> list[Act]:
+        outcomes = self.attempt.end(now_s, failed=failed, because=self.ending.said)
+        return self._over([*self._close_observed("the step has ended"), *outcomes, ReleaseFront()])
 
     def signalled(self, name: str, now_s: float) -> list[Act]:
         """The front was sent a signal."""
@@ -137,8 +138,7 @@ class Session:
         self._pass(now_s)
         acts: list[Act] = []
         for record in records:
-            found = self.attempt.record(record, self.settings, now_s, source)
-            acts += self._learn(found, record.loss, now_s)
+            acts += self._learn(self.attempt.record(record, self.settings, now_s, source), record.loss, now_s)
         return acts
 
     def blinded(self, source: str, why: str, now_s: float) -> list[Act]:
@@ -222,6 +222,8 @@ class Session:
         # In RECOVERING there is nothing to watch, and before a requeue the watchdogs are sent away.
         if self.standing not in {Standing.WAITING, Standing.RECOVERING, Standing.OVER}:
             acts += self._mend_watch(now_s)
+        if self.standing is Standing.TRAINING and isfinite(self.last_look_s):
+            return [*acts, *self._look_last(now_s)]
         if self.standing is Standing.TRAINING and self.ending.paused and now_s >= self.ask_again_s:
             self.ask_again_s = now_s + ASK_AGAIN_S
             acts.append(ReadJob())
@@ -344,6 +346,5 @@ class Session:
         return [*acts, Send(Leave())]
 
     def _mend_watch(self, now_s: float) -> list[Act]:
-        acts = self.watchdog_lost(judge_silent(self.watch, now_s), now_s)
-        acts += choose_complaints(self.watch)
+        acts = self.watchdog_lost(judge_silent(self.watch, now_s), now_s) + choose_complaints(self.watch)
         return acts + (plan_starts(self.watch, now_s) if self.step_id else [])

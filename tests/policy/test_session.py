@@ -31,7 +31,8 @@ from slurm_guard.model.reading import JobReading, NodeLost, Record, TaskExit
 from slurm_guard.policy import act
 from slurm_guard.policy.ending import Ending
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
-from slurm_guard.policy.session import ASK_AGAIN_S, CONFIRM_S, Session, Standing
+from slurm_guard.policy.session import ASK_AGAIN_S, CONFIRM_S, Session
+from slurm_guard.policy.standing import Standing
 from slurm_guard.policy.watch import WatchTable
 
 WALL_S = 1_700_000_000.0

@@ -9,8 +9,9 @@ from slurm_guard.model.breach import BreachKind, RedLine
 from slurm_guard.model.order import Accuse, Dumped, GpuFailed, GpuSeen, RankGone, Stop
 from slurm_guard.model.reading import TaskExit
 from slurm_guard.policy import act
-from slurm_guard.policy.session import Standing
+from slurm_guard.policy.hardware.watch import LAST_LOOK_S
 from slurm_guard.policy.silence.rank import DEAD_SETTLE_S
+from slurm_guard.policy.standing import Standing
 from slurm_guard.policy.verdict import VerdictKind
 
 WELL = GpuSeen("n2", 3, "GPU-3", action=0, ecc_sram=0)
@@ -120,8 +121,47 @@ def test_a_training_that_ended_with_its_gpu(state: GpuSeen, holds: bool) -> None
     story = _watched()
     story.report(state)
     story.acts = story.session.srun_exited(story.now_s)
-    assert bool(find(story.acts, act.HoldFront)) == holds
+    assert find(story.acts, act.HoldFront)
+    assert bool(find(story.acts, act.ReadJob)) == holds
+    story.wait(LAST_LOOK_S)
     assert bool(find(story.acts, act.ReleaseFront)) != holds
+
+
+def test_a_gpu_that_is_read_only_after_its_ranks_are_dead() -> None:
+    """A failed training waits for one more look at its GPUs, and no longer."""
+    story = _watched()
+    story.acts = story.session.srun_exited(story.now_s)
+    assert story.acts == [act.HoldFront()]
+    story.wait(5.0)
+    story.report(LOST)
+    story.wait(0.25)
+    story.answer(job())
+    (opened,) = find(story.acts, act.OpenIncident)
+    assert (opened.breach.kind, opened.breach.suspects) == (BreachKind.GPU_LOST, ("n2",))
+
+
+@pytest.mark.parametrize("how", ["time", "signal"])
+def test_a_failed_training_whose_gpus_are_well_ends_as_it_would(how: str) -> None:
+    """A moment later, and at once where somebody wants it."""
+    story = _watched()
+    story.session.srun_exited(story.now_s)
+    for _ in range(7):
+        assert story.wait(1.0) == []
+        story.report(WELL)
+    if how == "signal":
+        story.session.signalled("SIGTERM", story.now_s)
+    story.wait(0.25 if how == "signal" else 1.0)
+    assert find(story.acts, act.ReleaseFront)
+    assert story.standing is Standing.OVER
+
+
+@pytest.mark.parametrize("end", ["well", "observed", "no GPUs", "asked for"])
+def test_an_end_that_waits_for_no_look(end: str) -> None:
+    """It went well, nothing would follow, there is nothing to look at, or it was somebody's will."""
+    story = _watched(observe=True) if end == "observed" else Story() if end == "no GPUs" else _watched()
+    if end == "asked for":
+        story.session.signalled("SIGTERM", story.now_s)
+    assert find(story.session.srun_exited(story.now_s, failed=end != "well"), act.ReleaseFront)
 
 
 def test_a_restarted_training_is_not_stopped_for_the_same_gpu() -> None:

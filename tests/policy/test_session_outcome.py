@@ -11,7 +11,7 @@ from slurm_guard.model.breach import BreachKind
 from slurm_guard.model.order import Dumped
 from slurm_guard.policy import act
 from slurm_guard.policy.outcome import AGAIN_S, Outcome, OutcomeKind
-from slurm_guard.policy.session import Standing
+from slurm_guard.policy.standing import Standing
 
 
 def outcomes(acts: list[act.Act]) -> list[Outcome]:

@@ -9,7 +9,8 @@ from slurm_guard.model.order import Beat, Hello, Load, RankSeen
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import Record
 from slurm_guard.policy import act
-from slurm_guard.policy.session import Session, Standing
+from slurm_guard.policy.session import Session
+from slurm_guard.policy.standing import Standing
 from slurm_guard.policy.watch import WatchTable
 
 

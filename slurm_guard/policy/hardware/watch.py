@@ -28,6 +28,9 @@ REPLAY_MINUTE_S = 60.0
 BREAK_S = 45.0
 """Seconds without a reading after which nobody knows what was so in between: what lasts begins anew."""
 
+LAST_LOOK_S = 8.0
+"""Seconds for which a training that failed waits for a word of its GPUs: they are read every 5 s."""
+
 CERTAIN = Settings(thermal_s=math.inf, probe_hang_s=math.inf)
 """Limits by which only a GPU that is broken convicts: heat and a hang end no training by themselves."""
 _NAMES = tuple(one.name for one in fields(GpuState))
