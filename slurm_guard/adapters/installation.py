@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_guard.adapters import command
 from slurm_guard.adapters.slurm_env import command_environment
 from slurm_guard.adapters.stacks import find_py_spy
+from slurm_guard.config.job import find_site_faults, load_job_settings
 from slurm_guard.config.load import SITE_FILE, find_misspelt, load_settings
 from slurm_guard.errors import ConfigError, OutsideError
 from slurm_guard.model.limits import Settings
@@ -28,14 +29,9 @@ _MOST_FILES = 256
 
 
 def read_site(path: Path = SITE_FILE) -> tuple[Settings, str]:
-    """The site's settings and what is wrong with its file; the defaults and "" where there is none."""
-    try:
-        settings, _ = load_settings(
-            site=path if path.exists() else None, job_file=None, environment={}, flags={}
-        )
-    except ConfigError as error:
-        return Settings(), str(error)
-    return settings, ""
+    """The settings that jobs get and what is wrong with the site's file, "" where nothing is."""
+    settings, *_ = load_job_settings(site=path, job_file=None, environment={}, flags={})
+    return settings, next(filter(None, find_site_faults(path)), "")
 
 
 def read_installation(environ: Mapping[str, str], site: Path = SITE_FILE) -> Installation:

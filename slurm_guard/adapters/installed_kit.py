@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_guard.adapters.installation import find_page_fault
 from slurm_guard.adapters.site_kit import SiteKit
 from slurm_guard.config.compiled import load_compiled
 from slurm_guard.errors import ConfigError, SlurmGuardError, UsageError
@@ -19,6 +20,7 @@ from slurm_guard.policy.doctor.site_kit import InstalledKit
 from slurm_guard.policy.site_kit import (
     COMPILED,
     EPILOG,
+    EXPECTED,
     HEALTH_CHECK,
     OFF,
     PROLOG,
@@ -63,6 +65,8 @@ def read_kit(root: Path = Path("/")) -> InstalledKit | None:
         ),
         unread=_read_fault(root / COMPILED),
         off=os.path.lexists(root / OFF),
+        page=_read_page_fault(root),
+        expected=_read_expected_fault(root / EXPECTED),
         deadlines_s=_read_deadlines(root / COMPILED),
         slurm_conf=_find_conf(root / HEALTH_CHECK),
     )
@@ -111,6 +115,24 @@ def _read_deadlines(path: Path) -> dict[str, float]:
     except ConfigError:
         return {}
     return {"Prolog": prolog.deadline_s + 1, "Epilog": epilog.deadline_s + 1}
+
+
+def _read_page_fault(root: Path) -> str:
+    try:
+        return find_page_fault(load_compiled(root / COMPILED).settings.page, root)
+    except ConfigError:
+        return ""
+
+
+def _read_expected_fault(path: Path) -> str | None:
+    """Why the number cannot be read; None where there is none."""
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return f"{path} cannot be read: {error}"
+    return "" if text.isdecimal() else f"{path} holds {text[:40]!r}, no number"
 
 
 def _read_fault(path: Path) -> str:

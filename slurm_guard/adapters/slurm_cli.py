@@ -148,6 +148,11 @@ class SlurmCli:
         # A comment may have lines of its own.
         return tuple(slurm_text.parse_node(line) for line in lines if line.startswith("NodeName="))
 
+    def count_gpus(self, node: str) -> int:
+        """How many GPUs the node has by its Gres."""
+        line = self._run("scontrol", "show", "node", _word(node), "-o")
+        return slurm_text.count_gpus(slurm_text.parse_fields(line).get("Gres", ""))
+
     def drain_node(self, node: str, reason: str) -> None:
         """Drain the node (administrators only). A reason that stands there already is overwritten."""
         self._run("scontrol", "update", f"nodename={_word(node)}", "state=drain", f"reason={reason}")

@@ -17,7 +17,8 @@ from slurm_guard.adapters.installation import read_conf, read_hooks, read_instal
 from slurm_guard.adapters.installed_kit import find_linked, read_kit, rehearse
 from slurm_guard.adapters.slurm_choice import SlurmChoice, choose_slurm, find_pyslurm
 from slurm_guard.adapters.slurm_cli import SlurmCli
-from slurm_guard.errors import OutsideError, UsageError
+from slurm_guard.errors import OutsideError, SlurmGuardError, UsageError
+from slurm_guard.hooks.context import read_node_name
 from slurm_guard.job.writer import plain
 from slurm_guard.model.advice import Advice, Level
 from slurm_guard.policy.doctor.configuration import judge_config
@@ -35,6 +36,9 @@ from slurm_guard.policy.doctor.slurm_conf import (
 
 REFUSED = 77
 """What the program of a hook says to its script."""
+UNJUDGED = 75
+"""What the rehearsal says where it could not judge the node."""
+CONTROLLER = "the controller"
 DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
 
 
@@ -69,7 +73,8 @@ def doctor(
 
     Exit code 0: no errors; 1: errors; 2: the controller could not be asked. Then its slurm.conf is judged,
     by SLURM_CONF or in /etc/slurm. Programs of prolog and epilog are judged where they are on this machine.
-    With --as-prolog 0: a job would be let in here; 1: refused; 2: let in unchecked, for the prolog is broken.
+    With --as-prolog 0: a job would be let in here; 1: refused; 2: let in unchecked, for the prolog is broken
+    or could not judge this node.
     """
     if as_prolog:
         raise typer.Exit(_rehearse(as_json))
@@ -80,7 +85,8 @@ def doctor(
     if as_json:
         print(json.dumps(_as_json(looked, installation, choice, advice), indent=1))
     else:
-        print("\n".join(_page(looked, advice)))
+        for line in _page(looked, advice):
+            print(line)
         if choice and choice.pyslurm:
             way = "pyslurm" if choice.by == "pyslurm" else "its own commands"
             print(plain(f"slurm-guard node drained asks Slurm through {way}: {choice.why}."))
@@ -92,14 +98,15 @@ def doctor(
 
 def _rehearse(as_json: bool) -> int:
     tried = rehearse(os.environ)
-    verdict = {0: "admitted", REFUSED: "refused"}.get(tried.code, "broken")
+    verdict = {0: "admitted", REFUSED: "refused", UNJUDGED: "unjudged"}.get(tried.code, "broken")
     if as_json:
         print(json.dumps({"verdict": verdict, **asdict(tried)}, indent=1))
     elif verdict == "broken":
         print(plain(f"The prolog is broken (code {tried.code}), every job is let in unchecked: {tried.said}"))
     else:
         said = tried.said or "slurm-guard is off"
-        print(plain(f"A job would be {verdict} after {tried.seconds:.2f} s: {said}"))
+        came = "let in unchecked" if verdict == "unjudged" else verdict
+        print(plain(f"A job would be {came} after {tried.seconds:.2f} s: {said}"))
     return {"admitted": 0, "refused": 1}.get(verdict, 2)
 
 
@@ -114,11 +121,12 @@ def _ask(installation: Installation) -> Looked:
         conf = Path(config.text("SLURM_CONF") or conf)
         lacking = (*find_unknown(config), *(() if config.version else ("SLURM_VERSION",)))
         blind = f"the controller's answer is not whole: it lacks {', '.join(lacking)}" if lacking else ""
-        return Looked("the controller", conf, config, blind)
+        return Looked(CONTROLLER, conf, config, blind)
     try:
         config, wrong = _read_config(conf, installation)
     except OSError as error:
-        return Looked("", conf, None, f"{blind}; nor can {conf} be read: {error.strerror}")
+        remedy = "set SLURM_CONF or give --conf FILE"
+        return Looked("", conf, None, f"{blind}; nor can {conf} be read ({error.strerror}): {remedy}")
     return Looked(str(conf), conf, config, "; ".join(part for part in (blind, wrong) if part))
 
 
@@ -141,21 +149,33 @@ def _read_config(conf: Path, installation: Installation) -> tuple[SlurmConfig, s
 
 
 def _judge(looked: Looked, installation: Installation) -> list[Advice]:
-    config = looked.config
+    config, kit = looked.config, read_kit()
     advice = judge_installation(installation, config)
     if config is not None:
         advice += judge_config(config, read_site()[0])
-        advice += judge_hooks(hooks := read_hooks(config, looked.conf.parent), str(looked.conf))
-        advice += judge_kit(read_kit(), config, find_linked(hooks))
+        hooks = read_hooks(config, looked.conf.parent)
+        advice += judge_hooks(hooks, str(looked.conf), installed=kit is not None)
+        gpus = _count_gpus() if kit and looked.source == CONTROLLER else 0
+        advice += judge_kit(kit, config, find_linked(hooks), gpus=gpus)
     else:
-        advice += judge_kit(read_kit(), None)
+        advice += judge_kit(kit, None)
     order = list(Level)
     return sorted(advice, key=lambda one: order.index(one.level))
+
+
+def _count_gpus() -> int:
+    """How many GPUs Slurm thinks that this node has; 0 where it knows none, or does not know the node."""
+    try:
+        return SlurmCli().count_gpus(read_node_name(os.environ))
+    except SlurmGuardError:
+        return 0
 
 
 def _page(looked: Looked, advice: Sequence[Advice]) -> list[str]:
     seen = f"the configuration of {looked.source}" if looked.source else ""
     what = " and ".join(part for part in (seen, "this installation of slurm-guard") if part)
+    if not advice and looked.config is None:
+        return []  # next to nothing was looked at
     if not advice:
         return [plain(f"Nothing to change in {what}.")]
     lines = []

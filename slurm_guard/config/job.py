@@ -25,17 +25,26 @@ def load_job_settings(
     Raises:
         ConfigError: the user's own file, environment or flags are wrong.
     """
-    told: list[str] = []
-    obeyed: Path | None = site if _is_there(site) else None
-    if fault := _find_fault(
-        lambda: load_settings(site=obeyed, job_file=None, environment={}, flags={}), site
-    ):
-        told.append(f"WARNING: {_end(fault)} Nothing of this file counts, the job goes by the defaults")
-        obeyed = None
-    elif obeyed and (fault := _find_fault(lambda: load_site(site), site)):
-        told.append(f"{_end(fault)} This is about the hooks only and changes nothing for the job")
+    fault, of_hooks = find_site_faults(site)
+    obeyed = site if _is_there(site) and not fault else None
     settings, explicit = load_settings(site=obeyed, job_file=job_file, environment=environment, flags=flags)
-    return settings, explicit, tuple(f"{line} (administrators: slurm-guard doctor)" for line in told)
+    told = ""
+    if fault:
+        told = f"WARNING: {_end(fault)} Nothing of this file counts, the job goes by the defaults"
+    elif of_hooks:
+        told = f"{_end(of_hooks)} This is about the hooks only and changes nothing for the job"
+    return settings, explicit, (f"{told} (administrators: slurm-guard doctor)",) if told else ()
+
+
+def find_site_faults(site: Path) -> tuple[str, str]:
+    """What is wrong with the site's file for jobs, and with its sections for hooks; a sentence or "" each.
+
+    Never raises, whatever the file holds.
+    """
+    if not _is_there(site):
+        return "", ""
+    of_jobs = _find_fault(lambda: load_settings(site=site, job_file=None, environment={}, flags={}), site)
+    return of_jobs, "" if of_jobs else _find_fault(lambda: load_site(site), site)
 
 
 def _is_there(path: Path) -> bool:
@@ -49,7 +58,6 @@ def _is_there(path: Path) -> bool:
 
 
 def _find_fault(judge: Callable[[], object], path: Path) -> str:
-    """What is wrong with the file. Whatever it holds: nothing of it may end a job."""
     try:
         judge()
     except ConfigError as error:

@@ -12,6 +12,10 @@ from slurm_guard.hooks.context import read_job
 from slurm_guard.hooks.gate import Gate
 from slurm_guard.hooks.note import escape
 from slurm_guard.hooks.place import Place
+from slurm_guard.model.health import Fitness
+
+UNJUDGED = 75
+"""The exit code where a job would be let in because the node could not be judged."""
 
 
 def run(environ: Mapping[str, str], place: Place) -> bool:
@@ -20,7 +24,8 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
     A fresh snapshot is not asked: what is of interest is the probe.
 
     Raises:
-        SystemExit: nothing can be judged, so that every job would be let in.
+        SystemExit: nothing can be judged, so that every job would be let in; with UNJUDGED where only this
+            look came to nothing.
     """
     started_s = time.monotonic()
     try:
@@ -32,4 +37,6 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
     admission = gate.judge()
     sys.stdout.write(f"{escape(admission.why)}; {len(gate.reading.gpus)} GPUs seen\n")
     sys.stdout.flush()
+    if admission.admitted and admission.verdict.fitness is Fitness.UNKNOWN:
+        raise SystemExit(UNJUDGED)
     return not admission.admitted

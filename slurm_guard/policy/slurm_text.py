@@ -138,6 +138,17 @@ def parse_node(line: str) -> NodeReading:
     )
 
 
+def count_gpus(gres: str) -> int:
+    """The GPUs of a node's Gres, of all types together; shards and the like are none.
+
+    >>> count_gpus("gpu:a100:4(S:0-1),gpu:l40s:2,shard:8"), count_gpus("gpu"), count_gpus("")
+    (6, 1, 0)
+    """
+    words = [re.sub(r"\(.*?\)", "", word).split(":") for word in re.split(r",(?![^(]*\))", gres)]
+    counts = [word[-1] for word in words if word[0] == "gpu"]
+    return sum(int(count) if count.isdecimal() else 1 for count in counts)
+
+
 def parse_silence(text: str) -> bool:
     """Whether a failed command says that the controller could not be asked at all.
 

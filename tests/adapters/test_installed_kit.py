@@ -38,7 +38,8 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_good_one(root: Path, tmp_path: Path) -> None:
     """Nothing is wrong with it; where there is none there is nothing."""
-    assert read_kit(root) == InstalledKit(deadlines_s={"Prolog": 18, "Epilog": 23}, slurm_conf="/opt/a conf")
+    deadlines_s = {"Prolog": 18, "Epilog": 23}
+    assert read_kit(root) == InstalledKit(deadlines_s=deadlines_s, slurm_conf="/opt/a conf", expected=None)
     assert read_kit(tmp_path / "elsewhere") is None
 
 
@@ -58,6 +59,27 @@ def test_what_was_damaged(root: Path) -> None:
     assert (kit.gone, kit.changed, kit.interpreters) == ((hooks[0],), (hooks[1],), (f"{root}/a python",))
     assert (kit.newer, kit.off) == ((str(root / SITE),), True)
     assert kit.unread.startswith(f"{root / COMPILED}: no JSON")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("8\n", ""), ("eight\n", "holds 'eight', no number"), ("", "holds")]
+)
+def test_the_expected_number_of_gpus_is_read(root: Path, text: str, said: str) -> None:
+    """What is no number keeps every GPU from being judged."""
+    (root / "etc/slurm-guard/expected-gpus").write_text(text)
+    kit = read_kit(root)
+    assert kit is not None
+    assert kit.expected is not None
+    assert (said in kit.expected, bool(kit.expected)) == (True, bool(said))
+
+
+def test_a_program_that_calls_nobody_is_told(root: Path) -> None:
+    """It was there when it was installed."""
+    (root / SITE).write_text('[hooks]\npage = "/usr/call"\n')
+    (root / COMPILED).write_text(compile_site(root / "etc/slurm-guard"))
+    kit = read_kit(root)
+    assert kit is not None
+    assert f"{root}/usr/call cannot be run (No such file" in kit.page
 
 
 def test_a_broken_record_is_told(root: Path) -> None:

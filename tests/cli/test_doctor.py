@@ -14,9 +14,17 @@ from slurm_guard.adapters import installation
 from slurm_guard.adapters.installed_kit import Rehearsal
 from slurm_guard.cli import doctor
 from slurm_guard.cli.app import main
+from slurm_guard.policy.doctor.hook import HookPattern, judge_hooks
+from slurm_guard.policy.doctor.site_kit import InstalledKit
 
 CONF = "ClusterName=a\nKillWait=9\nUnkillableStepTimeout=180\nJobFileAppend=1\n"
 TEXT = "exec cat $SLURM_CONF.shown"
+CALLS = {
+    "Prolog": "/etc/slurm-guard/prolog.d/*",
+    "Epilog": "/etc/slurm-guard/epilog.d/*",
+    "HealthCheckProgram": "/etc/slurm-guard/health-check",
+}
+GOOD = {"PrologFlags": "Alloc,DeferBatch", "PrologEpilogTimeout": "60", "HealthCheckInterval": "300 sec"}
 SILENT = "echo 'slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
 
@@ -100,12 +108,13 @@ def test_a_controller_that_says_nothing_is_exit_code_2(
 def test_no_slurm_and_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the installation is judged, and one line says why."""
+    """One line says so and what to do; an empty list of findings is no praise."""
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert main(["doctor"]) == 2
     said = capsys.readouterr()
-    assert said.out == "Nothing to change in this installation of slurm-guard.\n"
+    assert (said.out, said.err.count("\n")) == ("", 1)
     assert "scontrol: not found; nor can" in said.err
+    assert said.err.endswith("(No such file or directory): set SLURM_CONF or give --conf FILE\n")
 
 
 def test_a_file_that_is_named_is_judged_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,6 +195,8 @@ def test_pyslurm_is_looked_for_and_never_imported(
         (Rehearsal(77, "GPU 1: gpu_lost", 0.3), 1, "A job would be refused after 0.30 s: GPU 1: gpu_lost"),
         (Rehearsal(127, "no such file", 0.1), 2,
          "The prolog is broken (code 127), every job is let in unchecked: no such file"),
+        (Rehearsal(75, "not judged: expected-gpus holds 'x'", 0.2), 3,
+         "A job would be let in unchecked after 0.20 s: not judged: expected-gpus holds 'x'"),
     ],
 )  # fmt: skip
 def test_as_prolog_is_the_prologs_own_word(
@@ -197,8 +208,34 @@ def test_as_prolog_is_the_prologs_own_word(
 ) -> None:
     """With an exit code for each; nothing else is judged."""
     monkeypatch.setattr(doctor, "rehearse", lambda environ: tried)
-    assert main(["doctor", "--as-prolog"]) == code
+    assert main(["doctor", "--as-prolog"]) == min(code, 2)
     assert capsys.readouterr().out == said + "\n"
     main(["doctor", "--as-prolog", "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert (told["verdict"], told["seconds"]) == (("admitted", "refused", "broken")[code], tried.seconds)
+    words = ("admitted", "refused", "broken", "unjudged")
+    assert (told["verdict"], told["seconds"]) == (words[code], tried.seconds)
+
+
+@pytest.mark.parametrize("gres", ["gpu:a100:4(S:0-1)", "(null)"])
+def test_gpus_that_slurm_counts_should_be_expected(
+    gres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the hooks are installed and nobody has written the number down: the command that does."""
+    monkeypatch.setattr(doctor, "read_kit", lambda: InstalledKit(expected=None))
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    controller(tmp_path, f'[ "$2" = node ] && exec echo "NodeName=$3 Gres={gres} State=IDLE"\n{TEXT}')
+    answer(tmp_path, shown(**CALLS, **GOOD))
+    main(["doctor"])
+    said = capsys.readouterr().out
+    assert ("Slurm counts 4 GPUs here" in said) == (gres != "(null)")
+    assert ("slurm-guard site install --gpus 4" in said) == (gres != "(null)")
+
+
+def test_a_machine_without_hooks_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A login node has /etc/slurm-guard for site.toml, and needs none of the programs that nodes run."""
+    found = [HookPattern(key, pattern, here=True) for key, pattern in CALLS.items()]
+    assert judge_hooks(tuple(found), "/etc/slurm/slurm.conf", installed=False) == []
+    assert len(judge_hooks(tuple(found), "/etc/slurm/slurm.conf")) == 3
+    answer(tmp_path, shown(**CALLS, **GOOD))
+    assert main(["doctor"]) == 0
+    assert [line.rpartition("[")[2] for line in capsys.readouterr().out.splitlines()[::2]] == ["kit-missing]"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from slurm_guard.model.advice import Advice, Level
 from slurm_guard.policy.doctor.slurm_conf import SlurmConfig, Version
+from slurm_guard.policy.site_kit import SETTINGS
 
 CONF = "slurm.conf"
 HOOK_KEYS = ("Prolog", "Epilog", "HealthCheckProgram")
@@ -182,14 +183,16 @@ HOOK_RULES = (
 )
 
 
-def judge_hooks(patterns: tuple[HookPattern, ...], conf: str) -> list[Advice]:
+def judge_hooks(patterns: tuple[HookPattern, ...], conf: str, *, installed: bool = True) -> list[Advice]:
     """Every advice on the programs themselves; of folders that are not on this machine nothing is known.
 
-    `conf` is the path of slurm.conf, which a health check is not told.
+    `conf` is the path of slurm.conf, which a health check is not told; `installed` is whether slurm-guard's
+    own hooks are on this machine: where they are not, `judge_kit` says what there is to say of that.
     """
     said: list[Advice] = []
     for pattern in patterns:
-        if pattern.here and not pattern.files:
+        elsewhere = not installed and pattern.pattern.startswith(f"/{SETTINGS}/")
+        if pattern.here and not pattern.files and not elsewhere:
             health = pattern.key == "HealthCheckProgram"
             what = f"{pattern.key}={pattern.pattern} matches no file"
             why = "no node is checked" if health else "every node that should run it is drained"

@@ -87,7 +87,7 @@ def _judge_stacks(found: Installation) -> Iterator[Advice]:
 
 def _judge_site(found: Installation) -> Iterator[Advice]:
     if found.site_error:
-        why = "guarded-srun refuses every job with exit code 2"
+        why = "what is wrong does not count: jobs go by the defaults, and site install refuses it"
         yield Advice("site-file", Level.ERROR, found.site_error, why, found.site_file, "as the message says")
     for fault in found.environment_faults:
         why = "guarded-srun refuses a wrong value, and goes without one that it does not know"

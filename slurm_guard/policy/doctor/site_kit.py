@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from slurm_guard.model.advice import Advice, Level
 from slurm_guard.policy.doctor.hook import CONF, HOOK_KEYS
 from slurm_guard.policy.doctor.slurm_conf import SlurmConfig
-from slurm_guard.policy.site_kit import EPILOG, HEALTH_CHECK, OFF, PROLOG, SETTINGS
+from slurm_guard.policy.site_kit import EPILOG, EXPECTED, HEALTH_CHECK, OFF, PROLOG, SETTINGS, SITE
 
 _AGAIN = "slurm-guard site install"
 _FOUND = ("", "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
@@ -27,6 +27,8 @@ class InstalledKit:
 
     `gone` and `changed` are scripts that install wrote, `interpreters` those that they call and cannot,
     `newer` the sources that site.json does not know yet; `unread` says why site.json cannot be read.
+    `page` says why the program that calls a person would not be run, `expected` why the expected number of
+    GPUs cannot be read; None where nobody has written it down.
     `deadlines_s` holds by when each hook has ended, by the setting that names it; `slurm_conf` is what the
     sweep is told, empty where Slurm finds it by itself.
     """
@@ -37,23 +39,26 @@ class InstalledKit:
     newer: tuple[str, ...] = ()
     unread: str = ""
     off: bool = False
+    page: str = ""
+    expected: str | None = ""
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     slurm_conf: str = ""
 
 
 def judge_kit(
-    kit: InstalledKit | None, config: SlurmConfig | None, linked: Collection[str] = ()
+    kit: InstalledKit | None, config: SlurmConfig | None, linked: Collection[str] = (), *, gpus: int = 0
 ) -> list[Advice]:
     """Every advice on it; None where nothing is installed on this machine.
 
-    `linked` are the settings whose own directories lead to the scripts.
+    `linked` are the settings whose own directories lead to the scripts, `gpus` is how many GPUs Slurm thinks
+    that this node has.
     """
     called = [key for key in HOOK_KEYS if config and (key in linked or _calls(config, key))]
     if kit is None:
         what = f"{', '.join(called)} of slurm.conf name hooks of slurm-guard, and none is installed here"
         why = "a node without them is drained by its first job; a login node needs none"
         return [Advice("kit-missing", Level.NOTE, what, why, f"/{SETTINGS}", _AGAIN)] if called else []
-    said = [*_judge_scripts(kit), *_judge_settings(kit)]
+    said = [*_judge_scripts(kit), *_judge_settings(kit), *_judge_expected(kit, gpus)]
     if config:
         said += [*_judge_calls(called), *_judge_deadlines(kit, config, called), *_judge_conf(kit, config)]
     return said
@@ -84,9 +89,23 @@ def _judge_settings(kit: InstalledKit) -> Iterator[Advice]:
     for path in kit.newer:
         what, why = f"{path} is newer than site.json", "the hooks still do what it said before"
         yield Advice("kit-stale", Level.WARN, what, why, path, _AGAIN)
+    if kit.page:
+        why = "nobody is called when a node is drained, or too many are"
+        yield Advice("kit-page", Level.ERROR, kit.page, why, f"/{SITE}", f"page in [hooks]; {_AGAIN}")
     if kit.off:
         what, why = f"/{OFF} is there", "no hook does anything on this node"
         yield Advice("kit-off", Level.NOTE, what, why, f"/{OFF}", f"rm /{OFF}")
+
+
+def _judge_expected(kit: InstalledKit, gpus: int) -> Iterator[Advice]:
+    if kit.expected:
+        why = "the GPUs are not judged: every job is let in unchecked"
+        line = f"{_AGAIN} --gpus {gpus or 'N'}"
+        yield Advice("kit-expected", Level.ERROR, kit.expected, why, f"/{EXPECTED}", line)
+    elif kit.expected is None and gpus:
+        what = f"Slurm counts {gpus} GPUs here, and /{EXPECTED} does not say how many there should be"
+        why = "one that falls off the bus is missed by nobody"
+        yield Advice("kit-expected", Level.WARN, what, why, f"/{EXPECTED}", f"{_AGAIN} --gpus {gpus}")
 
 
 def _judge_calls(called: list[str]) -> Iterator[Advice]:

@@ -32,6 +32,8 @@ def test_good_hooks_that_are_called_need_no_word() -> None:
         (InstalledKit(newer=("/etc/site.toml",)), "kit-stale", "/etc/site.toml"),
         (InstalledKit(unread="no JSON"), "kit-settings", "/etc/slurm-guard"),
         (InstalledKit(off=True), "kit-off", "/etc/slurm-guard/off"),
+        (InstalledKit(page="/usr/call cannot be run"), "kit-page", "/etc/slurm-guard/site.toml"),
+        (InstalledKit(expected="it holds 'x', no number"), "kit-expected", "/etc/slurm-guard/expected-gpus"),
         (None, "kit-missing", "/etc/slurm-guard"),
     ],
 )
