@@ -59,8 +59,10 @@ def read_through(path: str, advance: Callable[[int], object]) -> str:
 
 
 def _is_archive(path: str, file: BinaryIO) -> bool:
-    """torch.distributed.checkpoint puts many archives one after the other: that is none."""
-    return file.read(len(_ZIP)) == _ZIP and not path.endswith(".distcp")
+    """torch.distributed.checkpoint puts many archives one after the other: that is none. One byte of a
+    beginning that was cut off after it is one.
+    """
+    return _ZIP.startswith(file.read(len(_ZIP))) and not path.endswith(".distcp")
 
 
 def _inspect_safetensors(file: BinaryIO, size: int) -> str:

@@ -71,6 +71,14 @@ def test_a_file_that_is_cut_off_is_seen_without_loading_it(tmp_path: Path, name:
     assert fault_of(directory).startswith(name)
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 100, -1])
+def test_an_archive_is_cut_off_wherever_it_ends_early(tmp_path: Path, size: int) -> None:
+    """From its first byte to the last but one."""
+    path = save_trainer(tmp_path, 500) / "optimizer.pt"
+    path.write_bytes(path.read_bytes()[:size])
+    assert fault_of(path.parent) == "optimizer.pt is cut off: the end of the archive is missing"
+
+
 def test_weights_alone_are_whole_but_nothing_to_resume_from(tmp_path: Path) -> None:
     """`save_only_model` leaves out optimizer, scheduler and random states, all three."""
     directory = save_trainer(tmp_path, 500)
