@@ -17,6 +17,7 @@ from slurm_guard.model.place import JobIdentity
 from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.policy.outcome import Outcome, OutcomeKind
+from slurm_guard.policy.trial import Trial, read_trials
 from slurm_guard.scene.tail import Tail
 from slurm_guard.testing.clock import FakeClock
 
@@ -49,6 +50,25 @@ class Bench:
         """The incident as it lies on disk."""
         found: dict[str, Any] = json.loads((self.root / "faults" / incident / "incident.json").read_bytes())
         return found
+
+
+def test_breach_tells_the_next_choice_of_a_checkpoint_what_it_needs(tmp_path: Path) -> None:
+    """Where the loss was healthy last, and when; the end of the incident closes the attempt."""
+    bench = Bench(tmp_path)
+    breach = Breach(
+        RedLine.NUMERIC,
+        BreachKind.PLATEAU,
+        "9",
+        "high",
+        iteration=40,
+        symptom_ago_s=20.0,
+        healthy_iteration=25,
+    )
+    bench.note(OpenIncident("i-1", breach))
+    (trial,) = read_trials(bench.journal.own_entries())
+    assert trial == Trial("numeric", "plateau", 40, 25, symptom_s=980.0)
+    bench.note(CloseIncident("stop", "why", ()))
+    assert read_trials(bench.journal.own_entries())[0].until_s == 1001.0
 
 
 def test_incident_grows_with_every_stage(tmp_path: Path) -> None:
