@@ -10,6 +10,7 @@ import typer
 
 from slurm_guard.adapters.slurm_choice import choose_slurm
 from slurm_guard.cli.table import compose_table
+from slurm_guard.errors import CommandFailed, OutsideError
 from slurm_guard.model.drain import DrainReason
 from slurm_guard.model.reading import NodeReading
 from slurm_guard.policy.drain import parse_reason
@@ -25,7 +26,7 @@ def drained(
     Asked of the controller, so it works on every machine of the cluster and for every user. A drain whose
     reason a person has changed is that person's, and not listed.
     """
-    nodes = choose_slurm().slurm.read_nodes()
+    nodes = _read_nodes()
     ours = [(node, reason) for node in nodes if (reason := _read_drain(node))]
     ours.sort(key=lambda one: (-(one[0].reason_s or 0), one[0].name))
     others = sum("DRAIN" in node.states for node in nodes) - len(ours)
@@ -35,6 +36,15 @@ def drained(
     print(f"{len(ours)} of {len(nodes)} nodes drained by slurm-guard, {others} by others")
     if ours:
         print("\n".join(compose_table([_HEAD, *(_row(*one) for one in ours)])))
+
+
+def _read_nodes() -> tuple[NodeReading, ...]:
+    try:
+        return choose_slurm().slurm.read_nodes()
+    except CommandFailed as error:
+        if "configuration source" not in error.stderr:
+            raise
+        raise OutsideError(f"{error}: set SLURM_CONF to the path of slurm.conf") from None
 
 
 def _read_drain(node: NodeReading) -> DrainReason | None:

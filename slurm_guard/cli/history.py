@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -80,16 +81,25 @@ def _page(entries: Sequence[LedgerEntry], lemons: Sequence[Lemon], count: int) -
         )
         for lemon in lemons
     ]
-    shown = f"the newest {len(entries)} of {count} events:" if count > len(entries) else f"{count} events:"
+    events_in_all = f"{count} event{'' if count == 1 else 's'}:"
+    shown = f"the newest {len(entries)} of {events_in_all}" if count > len(entries) else events_in_all
     events = [_row(entry) for entry in entries]
     return [*compose_table([_SCORES, *scores]), "", shown, *compose_table([_EVENTS, *events])]
 
 
 def _row(entry: LedgerEntry) -> tuple[str, ...]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time_s))
-    user = "-" if entry.user_id is None else str(entry.user_id)
+    user = "-" if entry.user_id is None else _name_user(entry.user_id)
     words = (entry.check, entry.cls, entry.gpu_serial, entry.job_id)
     return (at, entry.node, entry.kind.value, *(word or "-" for word in words), user)
+
+
+def _name_user(user_id: int) -> str:
+    """His name; the number where this machine knows none."""
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except (KeyError, OverflowError):
+        return str(user_id)
 
 
 def _as_json(entries: Sequence[LedgerEntry], lemons: Sequence[Lemon]) -> dict[str, Any]:

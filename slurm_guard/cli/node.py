@@ -26,7 +26,15 @@ from slurm_guard.config.xid import load_xid_table
 from slurm_guard.errors import OutsideError, UsageError
 from slurm_guard.hooks.judgement import list_scratch
 from slurm_guard.job.writer import plain
-from slurm_guard.model.health import Finding, Fitness, GpuReading, HealthReading, Level, NodeVerdict
+from slurm_guard.model.health import (
+    Finding,
+    Fitness,
+    GpuReading,
+    HealthClass,
+    HealthReading,
+    Level,
+    NodeVerdict,
+)
 from slurm_guard.policy.health.check import skip
 from slurm_guard.policy.health.kernel_log import judge_kernel_log
 from slurm_guard.policy.health.link import wants_fabric_manager
@@ -39,6 +47,15 @@ app.command()(drained)
 
 _CODES = {Fitness.HEALTHY: 0, Fitness.WARN: 0, Fitness.UNFIT: 1, Fitness.UNKNOWN: 2}
 _ORDER = (Level.FAIL, Level.WARN, Level.SKIPPED)
+_LOG = "xid"
+_TO_DO = {
+    HealthClass.APPLICATION: "no hardware; set right or clear up what the line names",
+    HealthClass.RESTART: "start the job or the service again that the line names; note the node if it comes back",
+    HealthClass.RESET: "let its jobs end, then nvidia-smi --gpu-reset, and check again",
+    HealthClass.REBOOT: "drain the node, boot it (power off where a GPU is lost), and check again",
+    HealthClass.REPLACE: "drain the node, open a ticket with an nvidia-bug-report, have the part replaced",
+}
+"""What a person does about each class."""
 _HEAD = ("LEVEL", "CHECK", "GPU", "CLASS", "EVIDENCE")
 
 
@@ -125,15 +142,18 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
 
 def _page(verdict: NodeVerdict, reading: HealthReading) -> str:
     skipped = [finding for finding in verdict.findings if finding.level is Level.SKIPPED]
-    # What could not be judged is of interest where no GPU was.
-    rows = [one for one in verdict.findings if one.level is not Level.SKIPPED or not reading.gpus]
+    # What could not be judged is of interest where no GPU was, and where it is not for want of a feature.
+    rows = [one for one in verdict.findings if one not in skipped or one.check == _LOG or not reading.gpus]
     rows.sort(key=lambda finding: _ORDER.index(finding.level))
+    left = len([one for one in skipped if one not in rows])
     cls = f" ({verdict.cls.value})" if verdict.cls else ""
-    left = f", {_count(len(skipped), 'check')} skipped (--json says why)" if skipped else ""
-    line = f"{plain(_node_name())}: {verdict.fitness.value}{cls}, {_count(len(reading.gpus), 'GPU')}{left}"
+    line = f"{plain(_node_name())}: {verdict.fitness.value}{cls}, {_count(len(reading.gpus), 'GPU')}"
+    if left:
+        line += f" ({left} {'check does' if left == 1 else 'checks do'} not apply, --json says why)"
     table = compose_table([_HEAD, *map(_row, rows)]) if rows else []
     sick = [_name(gpu) for gpu in reading.gpus if verdict.gpus[gpu.index] is not Fitness.HEALTHY]
-    return "\n".join([line, *table, *filter(None, sick)])
+    classes = [cls for cls in HealthClass if any(one.cls is cls for one in rows)]
+    return "\n".join([line, *table, *filter(None, sick), *(f"{cls.value}: {_TO_DO[cls]}" for cls in classes)])
 
 
 def _count(number: int, what: str) -> str:

@@ -10,6 +10,8 @@ import pytest
 from slurm_guard.adapters.slurm_choice import SlurmChoice
 from slurm_guard.cli import drained
 from slurm_guard.cli.app import main
+from slurm_guard.errors import CommandFailed
+from slurm_guard.model.reading import NodeReading
 from slurm_guard.testing.clock import FakeClock
 from slurm_guard.testing.slurm import FakeSlurm
 
@@ -66,6 +68,23 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         "job": "12",
         "id": "00ab12cd",
     }
+
+
+def test_a_machine_without_slurm_conf_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """scontrol's own words end where an administrator begins to ask."""
+
+    class Lost(FakeSlurm):
+        def read_nodes(self) -> tuple[NodeReading, ...]:
+            said = "scontrol: fatal: Could not establish a configuration source"
+            raise CommandFailed(["scontrol", "show", "node"], 1, said)
+
+    choice = SlurmChoice(Lost(["n1"]), "commands", "a test")
+    monkeypatch.setattr(drained, "choose_slurm", lambda: choice)
+    assert main(["node", "drained"]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith("a configuration source: set SLURM_CONF to the path of slurm.conf\n")
 
 
 def test_a_silent_controller_is_one_line(slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:

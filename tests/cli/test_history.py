@@ -32,7 +32,7 @@ def fill(path: Path) -> float:
         LedgerEntry(now_s, LedgerKind.DRAIN, "n1", "1654003", None, "", check, "reset")
         for check in ("ecc_dram", "ecc_sram", "xid")
     ]
-    Ledger(path).append(*drains, LedgerEntry(now_s, LedgerKind.CLAIM, "n1", "", 1000, "12", "hardware"))
+    Ledger(path).append(*drains, LedgerEntry(now_s, LedgerKind.CLAIM, "n1", "", 4_000_000, "12", "hardware"))
     return now_s
 
 
@@ -52,7 +52,15 @@ def test_the_table_says_what_happened_and_who_is_a_lemon(
     assert lines[4] == "4 events:"
     assert lines[5].split() == ["TIME", "NODE", "EVENT", "CHECK", "CLASS", "GPU", "SERIAL", "JOB", "USER"]
     assert lines[6].split() == [*at.split(), "n1", "drain", "ecc_dram", "reset", "1654003", "-", "-"]
-    assert lines[9].split() == [*at.split(), "n1", "claim", "hardware", "-", "-", "12", "1000"]
+    assert lines[9].split() == [*at.split(), "n1", "claim", "hardware", "-", "-", "12", "4000000"]
+
+
+def test_a_user_is_named_where_he_is_known(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And one event is one."""
+    Ledger(site).append(LedgerEntry(time.time(), LedgerKind.CLAIM, "n1", "", 0, "12", "hardware"))
+    assert main(["node", "history"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[-3], lines[-1].split()[-1]) == ("1 event:", "root")
 
 
 def test_only_the_newest_are_shown_and_all_of_them_count(

@@ -39,21 +39,23 @@ def state(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_a_healthy_node_is_one_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing was found; what could not be judged is counted."""
+    """Nothing was found; what these GPUs do not have is counted."""
     assert main(["node", "check"]) == 0
-    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 5 checks skipped (--json says why)\n"
+    assert capsys.readouterr().out == "n1: healthy, 2 GPUs (5 checks do not apply, --json says why)\n"
 
 
 def test_the_worst_comes_first(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row a finding: level, check, GPU, class and evidence."""
+    """A row a finding: level, check, GPU, class and evidence; and what a person does about each class."""
     state.write_text(state.read_text() + "0.remap_pending 1\n1.nvmlDeviceGetHandleByIndex_v2.ret 15\n")
     assert main(["node", "check"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "n1: unfit (reboot), 2 GPUs, 3 checks skipped (--json says why)",
+        "n1: unfit (reboot), 2 GPUs (3 checks do not apply, --json says why)",
         "LEVEL  CHECK          GPU  CLASS   EVIDENCE",
         "fail   gpu_lost       1    reboot  the GPU is lost: GPU is lost (NVML code 15)",
         "warn   remap_pending  0    reset   a row is remapped at the next reset; new work may run until then",
         "GPU 0 is GPU-00000000, 00000000:01:00.0, serial 165000000",
+        "reset: let its jobs end, then nvidia-smi --gpu-reset, and check again",
+        "reboot: drain the node, boot it (power off where a GPU is lost), and check again",
     ]
 
 
@@ -64,7 +66,7 @@ def test_a_node_without_gpus_says_so(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert main(["node", "check"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("n1: healthy, 0 GPUs, ")
+    assert first == "n1: healthy, 0 GPUs"
     assert any("no GPU is expected here: NVML Shared Library Not Found" in line for line in rest)
 
 
@@ -149,7 +151,20 @@ def test_the_node_beside_its_gpus(
     monkeypatch.setattr(node, "read_host", lambda **_: HostReading(mounts=(hung,), clock_error_s=0.01))
     assert main(["node", "check"]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
-        "warn   host_mount  -    reboot  /scratch: no answer in 2 s"
+        "warn   host_mount  -    reboot  /scratch: no answer in 2 s",
+        "reboot: drain the node, boot it (power off where a GPU is lost), and check again",
+    ]
+
+
+def test_a_clock_that_is_off_is_no_matter_of_restarting(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the node is broken."""
+    monkeypatch.setattr(node, "read_host", lambda **_: HostReading(clock_error_s=7.0))
+    assert main(["node", "check"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "warn   host_clock  -    application  the clock may be off by 7.000 s",
+        "application: no hardware; set right or clear up what the line names",
     ]
 
 
@@ -170,11 +185,13 @@ def test_the_kernel_log_counts_too(
 def test_a_kernel_log_that_cannot_be_read_is_skipped(
     state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unknown is no fault."""
+    """Unknown is no fault, and is told."""
 
     def refuse() -> KernelExcerpt:
         raise OutsideError("no right")
 
     monkeypatch.setattr(node, "read_own", refuse)
     assert main(["node", "check"]) == 0
-    assert capsys.readouterr().out == "n1: healthy, 2 GPUs, 6 checks skipped (--json says why)\n"
+    first, _, row = capsys.readouterr().out.splitlines()
+    assert first == "n1: healthy, 2 GPUs (5 checks do not apply, --json says why)"
+    assert row.split() == ["skipped", "xid", "-", "-", "no", "right"]

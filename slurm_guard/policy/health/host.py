@@ -87,7 +87,10 @@ def _judge_port(port: PortReading) -> Iterator[Finding]:
 
 
 def _judge_clock(error_s: float | Unreadable, profile: Profile) -> Iterator[Finding]:
-    check, cls = "host_clock", HealthClass.RESTART
+    check, cls = (
+        "host_clock",
+        HealthClass.APPLICATION,
+    )  # nothing of the node is broken: chrony is to be set up
     if isinstance(error_s, Unreadable):
         if error_s.trouble is Trouble.UNRELIABLE:
             yield Finding(check, None, Level.WARN, cls, "free", "kept", error_s.reason)
