@@ -50,7 +50,7 @@ _ORDER = (Level.FAIL, Level.WARN, Level.SKIPPED)
 _LOG = "xid"
 _TO_DO = {
     HealthClass.APPLICATION: "no hardware; set right or clear up what the line names",
-    HealthClass.RESTART: "start the job or the service again that the line names; note the node if it comes back",
+    HealthClass.RESTART: "start again what the line names (job or service); note the node if it comes back",
     HealthClass.RESET: "let its jobs end, then nvidia-smi --gpu-reset, and check again",
     HealthClass.REBOOT: "drain the node, boot it (power off where a GPU is lost), and check again",
     HealthClass.REPLACE: "drain the node, open a ticket with an nvidia-bug-report, have the part replaced",

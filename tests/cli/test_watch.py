@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,20 @@ def test_the_whole_tree_ends_and_nobody_else(
     assert watcher.end() == 81
     assert list(filter(lives, [escaped, *ranks, training.pid])) == []
     assert neighbour.runs_on()
+
+
+def test_a_mistake_in_the_sites_file_keeps_nobody_from_watching(tmp_path: Path) -> None:
+    """One line tells it, and the defaults hold."""
+    (tmp_path / "site.toml").write_text("[guard]\nobserv = true\n")
+    code = (
+        "import sys; from slurm_guard.cli import app, watch; "
+        f"watch.SITE_FILE = watch.Path({str(tmp_path / 'site.toml')!r}); sys.exit(app.main())"
+    )
+    with subprocess.Popen(["sleep", "1"], stdin=subprocess.DEVNULL) as training:
+        argv = [sys.executable, "-c", code, "watch", "--pid", str(training.pid)]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (
+        f"slurm-guard: WARNING: {tmp_path}/site.toml: guard.observ = True is not known: did you"
+        in done.stderr
+    )
