@@ -170,9 +170,8 @@ def prune(
     plans = [plan_prune(place, rule, time.time()) for place in places if not (place.single or place.problems)]
     problems += [Skipped(plan.directory, plan.refused) for plan in plans if plan.refused]
     problems += [bad for plan in plans for bad in remove_planned(plan)] if yes else []
-    going = [
-        one for plan in plans for one in plan.remove if one.directory not in {p.directory for p in problems}
-    ]
+    failed = {bad.directory for bad in problems}
+    going = [one for plan in plans for one in plan.remove if one.directory not in failed]
     staying = [one for plan in plans for one in plan.keep]
     body = {
         "removed": yes,
