@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Draw docs/clipping.svg: three bad batches, with and without `guard.clip_gradients`.
 
 python scripts/clipping_figure.py [FILE]

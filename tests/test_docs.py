@@ -102,7 +102,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pages
 def test_scripts_are_there_to_be_run(page: Path) -> None:
     """Every script that a page names is an executable file."""
-    named = set(re.findall(r"(?<![\w/])scripts/\w+", page.read_text()))
+    named = set(re.findall(r"(?<![\w/])scripts/\w+(?:\.py)?", page.read_text()))
     assert [name for name in named if not os.access(ROOT / name, os.X_OK)] == []
 
 
