@@ -28,7 +28,7 @@ def choose_checkpoint(
     skipped: list[Skipped] = []
     for candidate in sorted(candidates, key=_rank, reverse=True):
         if newest is not None and candidate.iteration > newest:
-            why = f"it is newer than the wanted iteration {newest}"
+            why = f"it is newer than the wanted iteration {newest}" if newest >= 0 else "none is wanted"
         elif not candidate.finite:
             why = "the loss or the state was not finite when it was taken"
         elif failed := refusals.get(key_of(candidate), ""):

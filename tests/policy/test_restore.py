@@ -49,6 +49,7 @@ def test_nothing_newer_than_wanted_is_chosen() -> None:
     assert chosen == one(20)
     assert "newer than the wanted iteration 20" in skipped[0].reason
     assert choose_checkpoint([one(30)], newest=20)[0] is None
+    assert [skipped.reason for skipped in choose_checkpoint([one(0)], newest=-1)[1]] == ["none is wanted"]
 
 
 def test_what_could_not_be_loaded_is_not_tried_again() -> None:
