@@ -108,8 +108,8 @@ def install(
 
     Files that a person changed are kept, and site.toml is never written over.
 
-    Exit code 0: all is as it should be; 3: done but for files that were kept; 1, 2: nothing was written, as
-    where --site differs from the site.toml that is there.
+    Exit code 0: all is as it should be; 3: done but for files that were kept; 2: nothing was written, for
+    site.toml is wrong or --site differs from the one that is there; 1: it could not go on.
     """
     root = _check_root(root, "install")
     os.umask(0o022)  # users read the settings as well
