@@ -95,3 +95,7 @@ def test_this_machine_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.ptrace_scope, set(found.versions.values())) == (2, {""})
     assert "kill.grace_s = 99" in found.site_error
     assert read_site(folder / "none.toml")[1] == ""
+    (folder / "site.toml").write_text("[guard]\nobserve = true\n[breaker]\nlimit = 3\n")
+    settings, error = read_site(folder / "site.toml")
+    assert settings.observe
+    assert error.endswith("breaker.limit = 3 is not known: did you mean breaker.drain_limit?")
