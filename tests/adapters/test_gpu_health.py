@@ -280,6 +280,8 @@ def test_no_library(read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert nobody_asks.failure.trouble is Trouble.NO_LIBRARY
     assert grade(judge(nobody_asks)) == HEALTHY
     assert grade(judge(replace(nobody_asks, on_bus=8))) == ("unfit", "reboot")
+    # A site that says 0 means it.
+    assert judge(replace(nobody_asks, expected=0, on_bus=1)).fitness is Fitness.HEALTHY
     assert told(judge(read())) == {("node_no_library", None): "fail"}
 
 

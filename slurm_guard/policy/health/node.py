@@ -113,7 +113,9 @@ def _judge_whole(reading: HealthReading) -> Iterator[Finding]:
 def _explained(reading: HealthReading) -> bool:
     """Whether there is no answer because there is nobody to answer."""
     assert reading.failure is not None
-    return reading.failure.trouble in _ABSENT and not (reading.expected or reading.on_bus)
+    # A site that says 0 means it: a card that only shows a picture needs no driver.
+    wanted = reading.on_bus if reading.expected is None else reading.expected
+    return reading.failure.trouble in _ABSENT and not wanted
 
 
 def _judge_gpu(gpu: GpuReading, profile: Profile, node: HealthReading) -> Iterator[Finding]:
