@@ -105,7 +105,10 @@ def enter_once(place: Place, entry: LedgerEntry) -> None:
     """
     with contextlib.suppress(OSError):
         for known in Ledger(place.ledger).read():
-            if entry.time_s - known.time_s < _ONE_FAULT_S and replace(known, time_s=entry.time_s) == entry:
+            if (
+                abs(entry.time_s - known.time_s) < _ONE_FAULT_S
+                and replace(known, time_s=entry.time_s) == entry
+            ):
                 return
     enter(place, entry)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from slurm_guard.hooks.ledger import Ledger
+from slurm_guard.hooks.ledger import Ledger, enter_once
+from slurm_guard.hooks.place import Place
 from slurm_guard.model.ledger import LedgerEntry, LedgerKind
 
 DRAIN = LedgerEntry(1e9, LedgerKind.DRAIN, "n1", "16542", 1000, "12", "gpu_lost", "reboot")
@@ -83,3 +85,12 @@ def test_a_fifo_or_link_in_its_place_is_an_error_and_no_wait(tmp_path: Path) -> 
         with pytest.raises(OSError, match=r"regular|symbolic"):
             Ledger(tmp_path / name).append(DRAIN)
     assert not (tmp_path / "target").exists()
+
+
+def test_an_entry_of_a_clock_that_ran_ahead_silences_no_later_one(tmp_path: Path) -> None:
+    """The same thing is entered again after six hours, on whichever side of the wrong entry they lie."""
+    place = Place(tmp_path)
+    enter_once(place, replace(DRAIN, time_s=DRAIN.time_s + 1e7))
+    enter_once(place, DRAIN)
+    enter_once(place, replace(DRAIN, time_s=DRAIN.time_s + 60))
+    assert [entry.time_s - DRAIN.time_s for entry in Ledger(place.ledger).read()] == [1e7, 0.0]
