@@ -46,7 +46,7 @@ class CommandTimedOut(OutsideError):
     def __init__(self, argv: list[str], timeout_s: float) -> None:
         self.argv = argv
         self.timeout_s = timeout_s
-        super().__init__(f"{' '.join(argv[:3])} gave no answer in {timeout_s:g} s")
+        super().__init__(f"{' '.join(argv[:3])} gave no answer in {round(timeout_s, 2):g} s")
 
 
 class SlurmUnavailable(OutsideError):

@@ -59,8 +59,8 @@ class NvmlHealth:
         try:
             answer = self._ask(f"{__name__}:read_all", self._timeout_s, own_s, self._pause_s)
         except CommandTimedOut:
-            why = f"no answer of the GPU driver in {self._timeout_s:g} s"
-            return HealthReading(failure=Unreadable(why, Trouble.HUNG), **facts)
+            why = f"no answer of the GPU driver in {self._timeout_s:.1f} s"
+            return HealthReading(failure=Unreadable(why, Trouble.HUNG), **facts, asked_s=self._timeout_s)
         except OutsideError as error:
             return HealthReading(failure=Unreadable(str(error), Trouble.FAILED), **facts)
         if "failure" in answer:
@@ -68,7 +68,8 @@ class NvmlHealth:
         gpus = tuple(
             GpuReading(**{name: _decode(value) for name, value in gpu.items()}) for gpu in answer["gpus"]
         )
-        return HealthReading(gpus, _decode(answer["driver"]), **facts)
+        times_s = {"asked_s": own_s, "starting_s": answer["starting_s"]}
+        return HealthReading(gpus, _decode(answer["driver"]), **facts, **times_s)
 
 
 def read_all(timeout_s: float, pause_s: float) -> dict[str, Any]:
@@ -80,25 +81,27 @@ def read_all(timeout_s: float, pause_s: float) -> dict[str, Any]:
 
     # A client of MPS is told little: the health of the GPU is asked outside of it.
     os.environ.pop("CUDA_MPS_PIPE_DIRECTORY", None)
-    until_s = time.monotonic() + timeout_s
+    begun_s = time.monotonic()
     started = ask(pynvml, pynvml.nvmlInit)
     count = started if isinstance(started, Unreadable) else ask(pynvml, pynvml.nvmlDeviceGetCount)
     if isinstance(count, Unreadable):
         return {"failure": _encode(count)}
+    starting_s = time.monotonic() - begun_s
     answers: queue.SimpleQueue[GpuReading] = queue.SimpleQueue()
     for index in range(count):
         # A daemon: the end of the process doesn't wait for it.
         threading.Thread(target=_answer, args=(pynvml, index, pause_s, answers), daemon=True).start()
-    hung = Unreadable(f"no answer in {timeout_s:g} s", Trouble.HUNG)
+    hung = Unreadable(f"no answer in {max(0.0, timeout_s - starting_s):.1f} s", Trouble.HUNG)
     found = {index: GpuReading(index, gone=hung) for index in range(count)}
     for _ in range(count):
         try:
-            gpu = answers.get(timeout=max(0.0, until_s - time.monotonic()))
+            gpu = answers.get(timeout=max(0.0, begun_s + timeout_s - time.monotonic()))
         except queue.Empty:
             break
         found[gpu.index] = gpu
     driver = hung if hung in (gpu.gone for gpu in found.values()) else _read_driver(pynvml)
-    return {"driver": _encode(driver), "gpus": [_encode_gpu(gpu) for gpu in found.values()]}
+    gpus = [_encode_gpu(gpu) for gpu in found.values()]
+    return {"driver": _encode(driver), "gpus": gpus, "starting_s": starting_s}
 
 
 def _answer(pynvml: Any, index: int, pause_s: float, answers: queue.SimpleQueue[GpuReading]) -> None:

@@ -36,6 +36,7 @@ from slurm_guard.model.health import (
     NodeVerdict,
 )
 from slurm_guard.policy.health.check import skip
+from slurm_guard.policy.health.hang import find_doubts
 from slurm_guard.policy.health.kernel_log import judge_kernel_log
 from slurm_guard.policy.health.link import wants_fabric_manager
 from slurm_guard.policy.health.node import judge_node
@@ -143,7 +144,8 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
 def _page(verdict: NodeVerdict, reading: HealthReading) -> str:
     skipped = [finding for finding in verdict.findings if finding.level is Level.SKIPPED]
     # What could not be judged is of interest where no GPU was, and where it is not for want of a feature.
-    rows = [one for one in verdict.findings if one not in skipped or one.check == _LOG or not reading.gpus]
+    telling = find_doubts(skipped) if reading.gpus else skipped
+    rows = [one for one in verdict.findings if one not in skipped or one.check == _LOG or one in telling]
     rows.sort(key=lambda finding: _ORDER.index(finding.level))
     left = len([one for one in skipped if one not in rows])
     cls = f" ({verdict.cls.value})" if verdict.cls else ""

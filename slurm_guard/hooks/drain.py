@@ -44,11 +44,25 @@ class Drained(str, Enum):
     """The controller gave no answer, or refused. It may have drained the node all the same: then the next
     sweep counts it."""
 
+    @property
+    def words(self) -> str:
+        """What is so now, as a sentence for the log."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Drained.DRAINED: "the node is drained",
+    Drained.ALREADY: "the node was out of service already",
+    Drained.CAPPED: "the node stays in service, enough others are drained",
+    Drained.UNREACHABLE: "whether the node is drained is unknown",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class OwnDrain:
     """What this node wrote down of its own drain, in the boot `boot_id`. `by` and `at_s` are who and when as
-    the controller has them, None before it was read back; `settled` once the breaker has let it stand.
+    the controller has them, None before it was read back; `settled` once the breaker has let it stand, `kept`
+    once a person was told that it is for him to lift.
     """
 
     reason: str
@@ -56,6 +70,7 @@ class OwnDrain:
     by: str | None = None
     at_s: float | None = None
     settled: bool = False
+    kept: bool = False
 
 
 def open_slurm(scontrol: str, environ: Mapping[str, str], timeout_s: float = CALL_S) -> SlurmCli:
@@ -93,7 +108,9 @@ def drain_own_node(
     if finding is None or finding.cls is None:
         raise ValueError("nothing in this verdict makes a node unfit")
     reason = _compose(finding, finding.cls, job_id)
-    came = _drain(slurm, node, reason, settings, clock=clock, place=place)
+    came = _refuse(slurm, node, finding, settings, clock=clock, place=place)
+    if came is None:
+        came = _drain(slurm, node, reason, settings, clock=clock, place=place)
     kind = {Drained.DRAINED: LedgerKind.DRAIN, Drained.CAPPED: LedgerKind.CAPPED}.get(came)
     if kind is not None:
         entry = compose_entry(
@@ -107,9 +124,7 @@ def _drain(
     slurm: Slurm, node: str, reason: str, settings: SiteSettings, *, clock: Clock, place: Place
 ) -> Drained:
     try:
-        if (refusal := _refuse(slurm, node, settings, clock, place)) is not None:
-            return refusal
-        _remember(place, node, OwnDrain(reason, _read_boot()))
+        write_own_drain(place, node, OwnDrain(reason, _read_boot()))
         slurm.drain_node(node, reason)
     except OutsideError as error:
         note(place, f"{node} could not be drained: {error}")
@@ -127,13 +142,22 @@ def _drain(
     return came
 
 
-def _refuse(slurm: Slurm, node: str, settings: SiteSettings, clock: Clock, place: Place) -> Drained | None:
-    if judge_taken(slurm.read_node(node)):
-        return Drained.ALREADY
-    nodes = slurm.read_nodes()
+def _refuse(
+    slurm: Slurm, node: str, finding: Finding, settings: SiteSettings, *, clock: Clock, place: Place
+) -> Drained | None:
+    try:
+        if judge_taken(slurm.read_node(node)):
+            return Drained.ALREADY
+        nodes = slurm.read_nodes()
+    except OutsideError as error:
+        note(place, f"{node} could not be drained: {error}")
+        return Drained.UNREACHABLE
     cap = _cap(nodes, node, settings)
     if (count := count_recent(nodes, clock.wall_s())) >= cap:
-        note(place, f"{node} is unfit but not drained: {count} nodes were within the hour, {cap} may be")
+        where = "" if finding.gpu is None else f" GPU {finding.gpu}"
+        were = "1 node of ours was" if count == 1 else f"{count} nodes of ours were"
+        limit = f"{were} drained within the hour, the limit is {cap} (drain_limit, drain_percent)"
+        note(place, f"{node}: {finding.check}{where}: {finding.evidence}: stays in service: {limit}")
         return Drained.CAPPED
     taken = any(seen.name == node and judge_taken(seen) for seen in nodes)
     return Drained.ALREADY if taken else None
@@ -157,10 +181,10 @@ def settle(
     if standing is Standing.BEYOND:
         slurm.undrain_node(node)
         forget_own_drain(place, node, reason)
-        note(place, f"{node} is unfit, but its drain was one too many within the hour and is taken back")
+        note(place, f"{node}: its drain was one too many within the hour and is taken back: {reason}")
         return Drained.CAPPED
     seen = next(seen for seen in nodes if seen.name == node)
-    _remember(place, node, OwnDrain(reason, _read_boot(), seen.reason_by, seen.reason_s, last))
+    write_own_drain(place, node, OwnDrain(reason, _read_boot(), seen.reason_by, seen.reason_s, last))
     return Drained.DRAINED
 
 
@@ -169,11 +193,22 @@ def read_own_drain(place: Place, node: str) -> OwnDrain | None:
     try:
         said = json.loads(read_regular(_file(place, node), 4096))
         own = OwnDrain(
-            str(said["reason"]), str(said["boot_id"]), said["by"], said["at_s"], bool(said["settled"])
-        )
+            str(said["reason"]), str(said["boot_id"]), said["by"], said["at_s"], bool(said["settled"]),
+            kept=bool(said.get("kept")),
+        )  # fmt: skip
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return own if parse_reason(own.reason) else None
+
+
+def write_own_drain(place: Place, node: str, own: OwnDrain) -> None:
+    """Write it down, that a later sweep may lift it. Never raises."""
+    path = _file(place, node)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(asdict(own)).encode())
+    except OSError as error:
+        note(place, f"{path} cannot be written, so this drain is for a human to lift: {error}")
 
 
 def forget_own_drain(place: Place, node: str, reason: str) -> None:
@@ -201,15 +236,6 @@ def _read_boot() -> str:
 
 def _cap(nodes: tuple[NodeReading, ...], node: str, settings: SiteSettings) -> int:
     return choose_cap(nodes, node, limit=settings.drain_limit, percent=settings.drain_percent)
-
-
-def _remember(place: Place, node: str, own: OwnDrain) -> None:
-    path = _file(place, node)
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(asdict(own)).encode())
-    except OSError as error:
-        note(place, f"{path} cannot be written, so this drain is for a human to lift: {error}")
 
 
 def _file(place: Place, node: str) -> Path:

@@ -28,6 +28,7 @@ from slurm_guard.hooks.turn import take_turn
 from slurm_guard.model.claim import Claim, ScenePointer
 from slurm_guard.model.health import HealthReading, NodeVerdict
 from slurm_guard.policy.admission import find_own_gpus, unjudged
+from slurm_guard.policy.health.hang import find_doubts
 from slurm_guard.policy.proof import Proof, Suspicion, choose_lasting, judge_proof
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Epilog:
 
     def _judge(self, claims: Sequence[Claim], living: Sequence[Leftover], baseline: Baseline | None) -> bool:
         verdict, reading = self._probe(min(self._left_s(_PROBE), self._settings.probe_s))
+        for doubt in find_doubts(verdict.findings):
+            self._say(f"not judged: {doubt.evidence}")
         stuck = [describe(one) for one in choose_stuck(living, self._by(_PROBE))]
         own = find_own_gpus(reading, self._job.gpus)
         alone = own - find_own_gpus(reading, find_others_gpus(self._place, self._job.job_id))
@@ -166,7 +169,7 @@ class Epilog:
                 time_s=time.time(), user_id=self._job.user_id, job_id=self._job.job_id,
             )  # fmt: skip
             enter_once(self._place, entry)
-        self._say(f"the node is {drained.value}")
+        self._say(drained.words)
         return drained in (Drained.DRAINED, Drained.UNREACHABLE)
 
     def _forget_job(self) -> None:

@@ -12,9 +12,11 @@ from slurm_guard.hooks.context import HookJob
 from slurm_guard.hooks.judgement import judge_here
 from slurm_guard.hooks.note import note_job
 from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.serial import name_gpus
 from slurm_guard.hooks.snapshot import forget_snapshot
 from slurm_guard.model.health import HealthReading, NodeVerdict
 from slurm_guard.policy.admission import Admission, decide_admission, find_own_gpus, unjudged
+from slurm_guard.policy.health.hang import find_doubts
 from slurm_guard.policy.proof import choose_lasting
 
 _REFUSAL_S = 3.0
@@ -48,7 +50,8 @@ class Gate:
             return Admission(True, f"not judged: {error}", unjudged(str(error)))
         first = self._probe(self._started_s + probe_s - time.monotonic())
         admission = self._decide(first)
-        if admission.admitted or admission.verdict.cls is None:
+        lasts = admission.verdict.cls is not None or find_doubts(admission.verdict.findings)
+        if admission.admitted or not lasts:
             return admission
         time.sleep(_AGAIN_S)
         lasting = self._decide(choose_lasting(first, self._probe(probe_s)))
@@ -58,7 +61,8 @@ class Gate:
 
     def _probe(self, timeout_s: float) -> NodeVerdict:
         try:
-            verdict, self.reading = judge_here(self._compiled, self._place, timeout_s)
+            verdict, reading = judge_here(self._compiled, self._place, timeout_s)
+            self.reading = name_gpus(self._place, reading)
         except (SlurmGuardError, OSError) as error:
             verdict, self.reading = unjudged(str(error)), HealthReading()
         return verdict
@@ -93,6 +97,6 @@ class Gate:
             timeout_s=_REFUSAL_S,
         )
         capped = drained is Drained.CAPPED
-        what = "admitted all the same, enough nodes are drained" if capped else f"refused: {drained.value}"
+        what = "admitted all the same, enough nodes are drained" if capped else f"refused: {drained.words}"
         note_job(self._place, self._job, what)
         return not capped

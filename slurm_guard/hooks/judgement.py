@@ -14,7 +14,7 @@ from slurm_guard.adapters.probe import ask_fork
 from slurm_guard.config.compiled import Compiled
 from slurm_guard.errors import OutsideError
 from slurm_guard.hooks.place import Place
-from slurm_guard.hooks.snapshot import read_snapshot
+from slurm_guard.hooks.snapshot import read_hangs, read_snapshot
 from slurm_guard.model.health import Finding, HealthReading, NodeVerdict, Trouble, Unreadable
 from slurm_guard.model.site import SiteSettings
 from slurm_guard.model.xid import XidTable
@@ -60,7 +60,8 @@ def judge_here(
         fabric=wants_fabric_manager(reading),
     )
     log = [*_read_log(reading, compiled.table, place.kernel_log), *_read_rates(reading, place)]
-    return judge_node(reading, compiled.profiles, host=host, log=log), reading
+    convicted = read_hangs(place)
+    return judge_node(reading, compiled.profiles, host=host, log=log, convicted=convicted), reading
 
 
 def _is_hung(reading: HealthReading) -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slurm_guard.adapters.boot import read_boot_id
 from slurm_guard.errors import OutsideError
-from slurm_guard.hooks.drain import OwnDrain, forget_own_drain, read_own_drain
+from slurm_guard.hooks.drain import OwnDrain, forget_own_drain, read_own_drain, write_own_drain
+from slurm_guard.hooks.ledger import Ledger
 from slurm_guard.hooks.note import note
+from slurm_guard.hooks.page import page
 from slurm_guard.hooks.place import Place
 from slurm_guard.model.health import HealthReading, NodeVerdict
 from slurm_guard.model.reading import NodeReading
 from slurm_guard.model.site import SiteSettings
 from slurm_guard.policy.breaker import judge_ours
 from slurm_guard.policy.drain import parse_reason
+from slurm_guard.policy.lemon import judge_lemons
 from slurm_guard.policy.lift import refuse_lift
 from slurm_guard.ports import Clock, Slurm
 
@@ -31,7 +36,8 @@ def lift_own_drain(
     Where a human has lifted it or made it his own it is forgotten at once: a later drain of Slurm's own may
     show our reason again, with our time, since Slurm 23.11 to 25.11 keep it on a node back in service.
     Without a drain of our own Slurm is not asked. A human who gives his own reason in the few milliseconds
-    between our look and the lifting loses it; there is no closing that gap.
+    between our look and the lifting loses it; there is no closing that gap. A lemon stays drained: a person
+    is called once.
     """
     own = read_own_drain(place, node)
     reason = parse_reason(own.reason) if own else None
@@ -49,6 +55,13 @@ def lift_own_drain(
         )
         if refusal:
             return ""
+        if untouched and (why := _explain_lemon(node, settings, clock, place)):
+            if not own.kept:
+                write_own_drain(place, node, replace(own, kept=True))
+                said = f"{node} is healthy again, but a lemon ({why}): its drain is for a person to lift"
+                note(place, said)
+                page(settings.page, "lemon", node, f"slurm-guard: {said}", place=place, wall_s=clock.wall_s())
+            return ""
         if untouched:
             slurm.undrain_node(node)
     except OutsideError as error:
@@ -58,6 +71,18 @@ def lift_own_drain(
     came = f"lifted our drain: {own.reason}" if untouched else "but its drain is not slurm-guard's any more"
     note(place, f"{node} is healthy again, {came}")
     return reason.check if untouched else ""
+
+
+def _explain_lemon(node: str, settings: SiteSettings, clock: Clock, place: Place) -> str:
+    """What has made a lemon of this node; empty where nothing has, or nobody knows."""
+    try:
+        entries = [entry for entry in Ledger(place.ledger).read() if entry.node == node]
+    except OSError:
+        return ""
+    lemons = judge_lemons(
+        entries, clock.wall_s(), half_life_days=settings.half_life_days, limit=settings.lemon_score
+    )
+    return next((lemon.why for lemon in lemons if lemon.lemon), "")
 
 
 def _is_untouched(seen: NodeReading, own: OwnDrain) -> bool:

@@ -39,7 +39,8 @@ def run(environ: Mapping[str, str], place: Place) -> bool:
     swept = read_snapshot(place, snapshot_s)
     if swept is not None:
         _remember(place, job, started_s, swept.gpus)
-        note_job(place, job, f"admitted: {swept.fitness} in the sweep {swept.age_s:.0f} s ago")
+        warned = f": {', '.join(swept.warned)}" if swept.warned else ""
+        note_job(place, job, f"admitted: {swept.fitness} in the sweep {swept.age_s:.0f} s ago{warned}")
         return False
     from slurm_guard.hooks.gate import Gate
 

@@ -34,11 +34,12 @@ class GpuCount(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What the last sweep found. `age_s` is by the boot clock, which nobody sets."""
+    """What the last sweep found; `warned` are checks. `age_s` is by the boot clock, which nobody sets."""
 
     fitness: str
     age_s: float
     gpus: tuple[GpuCount, ...] = ()
+    warned: tuple[str, ...] = ()
 
 
 def count_gpus(reading: HealthReading) -> tuple[GpuCount, ...]:
@@ -67,11 +68,16 @@ def write_snapshot(place: Place, verdict: NodeVerdict, reading: HealthReading) -
         OSError: as the file system says.
         OutsideError: the boot has no name.
     """
+    from slurm_guard.model.health import Level
+    from slurm_guard.policy.health.hang import find_hangs
+
     body = {
         "boot_id": read_boot_id(),
         "boot_s": read_boot_s(),
         "fitness": verdict.fitness.value,
         "gpus": [gpu._asdict() for gpu in count_gpus(reading)],
+        "warned": sorted({found.check for found in verdict.findings if found.level is Level.WARN}),
+        "hung": sorted(find_hangs(verdict), key=str),
     }
     write_record(place.snapshot, body)
 
@@ -85,9 +91,21 @@ def read_snapshot(place: Place, most_s: float) -> Snapshot | None:
         age_s = read_boot_s() - float(said["boot_s"])
         # One from the future comes from a clock that we do not understand.
         fresh = 0 <= age_s <= most_s
-        return Snapshot(said["fitness"], age_s, build_counts(said["gpus"])) if fresh else None
+        warned = tuple(map(str, said["warned"]))
+        return Snapshot(said["fitness"], age_s, build_counts(said["gpus"]), warned) if fresh else None
     except (OutsideError, KeyError, TypeError, ValueError):
         return None
+
+
+def read_hangs(place: Place) -> frozenset[tuple[str, int | None]]:
+    """What hung for the last sweep of this boot, as check and GPU; the sweep had looked for long enough."""
+    said = read_record(place.snapshot)
+    try:
+        if said is None or said["boot_id"] != read_boot_id():
+            return frozenset()
+        return frozenset((str(check), gpu) for check, gpu in said["hung"])
+    except (OutsideError, KeyError, TypeError, ValueError):
+        return frozenset()
 
 
 def forget_snapshot(place: Place) -> None:

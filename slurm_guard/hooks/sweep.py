@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,13 +27,15 @@ from slurm_guard.hooks.note import note
 from slurm_guard.hooks.place import Place
 from slurm_guard.hooks.record import read_record, write_record
 from slurm_guard.hooks.retire import page_drain
+from slurm_guard.hooks.serial import name_gpus
 from slurm_guard.hooks.snapshot import forget_snapshot, write_snapshot
 from slurm_guard.hooks.suspicion import enter_claim, read_claims
 from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
 from slurm_guard.model.ledger import LedgerEntry, LedgerKind
 from slurm_guard.model.site import SiteSettings
-from slurm_guard.policy.admission import decide_admission
+from slurm_guard.policy.admission import Admission, decide_admission, describe_verdict, list_suspects
 from slurm_guard.policy.drain import choose_finding
+from slurm_guard.policy.health.hang import HANG_S, find_doubts, find_hangs
 from slurm_guard.policy.proof import choose_lasting
 from slurm_guard.ports import Clock, Slurm
 
@@ -40,10 +43,14 @@ Look = Callable[[float], tuple[NodeVerdict, HealthReading]]
 
 _AGAIN_S = 1.5
 """Up to twice as long: nodes that fail at once shall not ask Slurm at once."""
+_OVERHEAD_S = 3.0
+"""Of a look, for the host and the answer of the probe."""
+_SLURM_S = 14.0
+"""Six questions to a Slurm that is slow."""
 _WAIT_S = 600.0
 """Up to twice as long a node over the cap asks for nothing: each time it would read all nodes."""
 
-_MEMORY: dict[str, Any] = {"claims": list, "warned": list, "serials": list, "wait_until_s": (int, float)}
+_MEMORY: dict[str, Any] = {"claims": list, "warned": list, "state": str, "waits_for": str, "until_s": float}
 """What a sweep leaves for the next one."""
 
 
@@ -87,21 +94,39 @@ class Sweep:
         self._leave_snapshot(verdict, reading)
         memory = _read_memory(self._memory)
         before = dict(memory)
-        reading = _name_gpus(reading, memory)
+        reading = name_gpus(self.place, reading)
         accuser = self._remember(memory, verdict, reading)
-        # What runs on a GPU is a job's, or the affair of the epilog and the next prolog there.
-        admission = decide_admission(verdict, (), refuse_unjudged=False)
-        if not admission.admitted:
-            if memory.get("wait_until_s", 0.0) <= self.clock.now_s():
-                drained = self._confirm(verdict, admission.why, reading, accuser)
-                if drained is Drained.CAPPED:
-                    memory["wait_until_s"] = self.clock.now_s() + _WAIT_S * (1 + _draw())
-        elif verdict.fitness is Fitness.UNKNOWN:
-            self._note(admission.why)
-        else:
-            self._lift(verdict, reading)
+        waits_for = self._name_wait(verdict)
+        if not waits_for:
+            self._conclude(memory, verdict, reading)
+        elif waits_for != memory.get("waits_for") or memory.get("until_s", 0.0) <= self.clock.now_s():
+            memory.pop("waits_for", None)
+            if self._confirm(memory, verdict, reading, accuser) is Drained.CAPPED:
+                until_s = self.clock.now_s() + _WAIT_S * (1 + _draw())
+                memory.update(waits_for=waits_for, until_s=until_s)
         if memory != before:
             self._write_memory(memory)
+
+    def _name_wait(self, verdict: NodeVerdict) -> str:
+        """What a second look has to confirm, and by which settings; empty where there is no such thing."""
+        suspects = list_suspects(_decide(verdict).verdict)
+        return f"{zlib.crc32(repr(self.settings).encode()):08x} {suspects}" if suspects else ""
+
+    def _conclude(self, memory: dict[str, Any], verdict: NodeVerdict, reading: HealthReading) -> None:
+        """Nothing speaks against the node."""
+        memory.pop("waits_for", None)
+        admission = _decide(verdict)
+        self._tell(memory, admission)
+        if admission.verdict.fitness is not Fitness.UNKNOWN:
+            self._lift(verdict, reading)
+
+    def _tell(self, memory: dict[str, Any], admission: Admission) -> None:
+        """A line where the verdict is another one than before."""
+        state, before = describe_verdict(admission.verdict), memory.get("state", Fitness.HEALTHY.value)
+        if state != before:
+            why = f": {admission.why}" if admission.verdict.fitness is Fitness.UNKNOWN else ""
+            self._note(f"{before} -> {state}{why}")
+            memory["state"] = state
 
     def _settle(self) -> None:
         """Count a drain that was made and never counted: its hook was killed, or Slurm fell silent."""
@@ -137,21 +162,28 @@ class Sweep:
         return next((job for job, _ in claims.values()), None)
 
     def _confirm(
-        self, first: NodeVerdict, why: str, reading: HealthReading, accuser: HookJob | None
+        self, memory: dict[str, Any], first: NodeVerdict, reading: HealthReading, accuser: HookJob | None
     ) -> Drained | None:
         """Drain for what a second look finds too; None where that finds nothing."""
         self.clock.sleep(_AGAIN_S * (1 + _draw()))
+        admission = _decide(first)
         try:
             # Longer than the first: what is only slow has its answer then.
-            again, _ = self.look(2 * self._look_s)
+            again, answer = self.look(self._long_look_s)
         except (SlurmGuardError, OSError) as error:
-            self._note(f"unfit, but the second look came to nothing: {error}")
+            self._note(f"{admission.verdict.fitness.value}, but the second look came to nothing: {error}")
             return None
-        lasting = decide_admission(choose_lasting(first, again), (), refuse_unjudged=False)
+        if find_doubts(first.findings) or find_hangs(first):
+            self._leave_snapshot(again, answer)
+        lasting = _decide(choose_lasting(first, again))
         worst = choose_finding(lasting.verdict)
         if worst is None:
-            self._note(f"unfit, but not for the same cause at the second look: {why}")
+            if admission.admitted and _decide(again).admitted:
+                self._conclude(memory, again, answer)
+            else:
+                self._note(f"unfit, but not for the same cause at the second look: {admission.why}")
             return None
+        self._tell(memory, lasting)
         job_id, user_id = (accuser.job_id, accuser.user_id) if accuser else ("", None)
         drained = drain_own_node(
             self.slurm, self.node, lasting.verdict, self.settings, self.clock,
@@ -190,7 +222,12 @@ class Sweep:
 
     @property
     def _look_s(self) -> float:
-        return min(self.settings.probe_s, self.settings.sweep_s / 6)
+        return min(self.settings.probe_s, self.settings.sweep_s / 10)
+
+    @property
+    def _long_look_s(self) -> float:
+        """All but what the first look, the pause and Slurm need; long enough for a hang to be one."""
+        return max(HANG_S + _OVERHEAD_S, self.settings.sweep_s - self._look_s - 2 * _AGAIN_S - _SLURM_S)
 
     @property
     def _memory(self) -> Path:
@@ -212,18 +249,9 @@ def _read_memory(path: Path) -> dict[str, Any]:
     return {name: value for name, value in said.items() if isinstance(value, _MEMORY.get(name, ()))}
 
 
-def _name_gpus(reading: HealthReading, memory: dict[str, Any]) -> HealthReading:
-    """The reading with the serial numbers of before where a GPU does not tell its own: lost ones don't."""
-    known = memory.get("serials", [])
-    if len(known) != len(reading.gpus):
-        known = [None] * len(reading.gpus)
-    told = [
-        gpu.serial if isinstance(gpu.serial, str) else old
-        for gpu, old in zip(reading.gpus, known, strict=True)
-    ]
-    memory["serials"] = told
-    gpus = (replace(gpu, serial=serial or gpu.serial) for gpu, serial in zip(reading.gpus, told, strict=True))
-    return replace(reading, gpus=tuple(gpus))
+def _decide(verdict: NodeVerdict) -> Admission:
+    # What runs on a GPU is a job's, or the affair of the epilog and the next prolog there.
+    return decide_admission(verdict, (), refuse_unjudged=False)
 
 
 def _draw() -> float:

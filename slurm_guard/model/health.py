@@ -112,7 +112,8 @@ class HealthReading:
     """All GPUs of a node; `failure` says why there is no answer at all.
 
     `expected` is how many the site says there are, `on_bus` how many the PCI bus shows: None where nobody
-    knows. `uptime_s` is since the node's boot.
+    knows. `uptime_s` is since the node's boot. The driver had
+    `asked_s` seconds for all answers; it had started after `starting_s` of them.
     """
 
     gpus: tuple[GpuReading, ...] = ()
@@ -121,6 +122,8 @@ class HealthReading:
     expected: int | None = None
     on_bus: int | None = None
     uptime_s: float | None = None
+    asked_s: float = 0.0
+    starting_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class SiteSettings:
         choices=("admit", "refuse"),
     )  # fmt: skip
     snapshot_s: float = setting(
-        120.0, "prolog", "seconds that the verdict of a sweep counts; 0: never", low=0, high=3600
+        60.0, "prolog", "seconds that the verdict of a sweep counts; 0: never", low=0, high=3600
     )
     epilog_s: float = setting(20.0, "epilog", "seconds that the epilog may take in all", low=5, high=300)
     archive_mib: int = setting(
@@ -40,7 +40,7 @@ class SiteSettings:
     ring_days: int = setting(
         7, "epilog", "days that ring checkpoints stay after Slurm has forgotten their job", low=1, high=3650
     )
-    sweep_s: float = setting(30.0, "sweep", "seconds that a sweep may take in all", low=5, high=55)
+    sweep_s: float = setting(50.0, "sweep", "seconds that a sweep may take in all", low=45, high=55)
     undrain: bool = setting(
         False, "sweep", "lift drains of slurm-guard's own where the node is healthy again"
     )
@@ -51,7 +51,7 @@ class SiteSettings:
         10, "breaker", "nodes that slurm-guard may drain in an hour", low=1, high=100_000
     )
     drain_percent: float = setting(
-        10.0, "breaker", "percent of the node's largest partition that may be drained in an hour",
+        20.0, "breaker", "percent of the node's largest partition that may be drained in an hour",
         low=0, high=100,
     )  # fmt: skip
     half_life_days: float = setting(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from slurm_guard.model.health import Finding, Fitness, HealthReading, Level, NodeVerdict
 from slurm_guard.policy.drain import choose_finding
+from slurm_guard.policy.health.hang import HANGS, find_doubts
 
 LEFTOVER = frozenset({"leftover_process", "leftover_memory"})
 """What other jobs do on their own GPUs too: it speaks against a node only on the GPUs of this job."""
@@ -40,13 +41,46 @@ def decide_admission(verdict: NodeVerdict, own: Collection[int], *, refuse_unjud
         left = replace(verdict, findings=tuple(kept))
         worst = choose_finding(left) or failed[0]
         return Admission(False, _explain(worst, failed), replace(left, cls=worst.cls))
-    if verdict.fitness is Fitness.UNKNOWN:
-        why = next((found.evidence for found in kept if found.level is Level.SKIPPED), "no reason is known")
-        return Admission(not refuse_unjudged, f"not judged: {why}", verdict)
+    doubts = find_doubts(kept)
+    if doubts or verdict.fitness is Fitness.UNKNOWN:
+        skipped = [*doubts, *(found for found in kept if found.level is Level.SKIPPED)]
+        why = skipped[0].evidence if skipped else "no reason is known"
+        left = replace(verdict, fitness=Fitness.UNKNOWN, cls=None, findings=tuple(kept))
+        return Admission(not refuse_unjudged, f"not judged: {why}", left)
     warned = sorted({found.check for found in kept if found.level is Level.WARN})
     fitness = Fitness.WARN if warned else Fitness.HEALTHY
     left = replace(verdict, fitness=fitness, findings=tuple(kept))
     return Admission(True, f"healthy, warnings: {', '.join(warned)}" if warned else "healthy", left)
+
+
+def list_suspects(verdict: NodeVerdict) -> str:
+    """What speaks against a node: check, GPU and class of each, also silence that is not judged; or empty."""
+    failed = [found for found in verdict.findings if found.level is Level.FAIL]
+    return ", ".join(sorted({_name(found) for found in (*failed, *find_doubts(verdict.findings))}))
+
+
+def _name(found: Finding) -> str:
+    # A hang is the same one, whether it has been judged or not.
+    cls = found.cls.value if found.cls and found.check not in HANGS else ""
+    gpu = "" if found.gpu is None else str(found.gpu)
+    return " ".join(filter(None, (found.check, gpu, cls)))
+
+
+def describe_verdict(verdict: NodeVerdict) -> str:
+    """The fitness and the checks behind it, as `warn: persistence (GPU 0, 1), host_clock`."""
+    if verdict.fitness is Fitness.UNKNOWN:
+        behind = find_doubts(verdict.findings)
+    else:
+        level = {Fitness.UNFIT: Level.FAIL, Fitness.WARN: Level.WARN}.get(verdict.fitness)
+        behind = [found for found in verdict.findings if found.level is level]
+    gpus: dict[str, list[int]] = {}
+    for found in behind:
+        gpus.setdefault(found.check, []).extend(() if found.gpu is None else (found.gpu,))
+    named = [
+        f"{check} (GPU {', '.join(map(str, sorted(set(on))))})" if on else check
+        for check, on in sorted(gpus.items())
+    ]
+    return f"{verdict.fitness.value}: {', '.join(named)}" if named else verdict.fitness.value
 
 
 def unjudged(why: str) -> NodeVerdict:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from slurm_guard.model.drain import DrainReason
 from slurm_guard.model.health import Finding, HealthClass, Level, NodeVerdict
 
 _GRAVITY = list(HealthClass)
+_CAUSES = (
+    *("remap_failed", "sram_threshold", "unrepairable"),
+    *("ecc_sram", "ecc_uncorrected", "ecc_dram", "xid"),
+)
+"""What makes a driver ask for an action, the plainest first."""
 _FORM = re.compile(
     r"slurm-guard: (?P<check>[a-z0-9_]{1,40})"
     r"(?: gpu=(?P<gpu>\d{1,3}))? class=(?P<cls>[a-z]+)(?: job=(?P<job>[0-9_+]{1,30}))? id=(?P<id>[0-9a-f]{8})"
@@ -41,6 +47,20 @@ def parse_reason(text: str) -> DrainReason | None:
 
 
 def choose_finding(verdict: NodeVerdict) -> Finding | None:
-    """The finding that a drain names: the gravest of those that make the node unfit."""
+    """The finding that a drain names: the gravest of those that make the node unfit. Where the driver asks
+    for an action, its cause is named if that is known, with the class of the action.
+    """
     failed = [found for found in verdict.findings if found.level is Level.FAIL and found.cls is not None]
-    return max(failed, key=lambda found: _GRAVITY.index(found.cls or HealthClass.APPLICATION), default=None)
+    worst = max(failed, key=lambda found: _GRAVITY.index(found.cls or HealthClass.APPLICATION), default=None)
+    if worst is None or not _is_action(worst):
+        return worst
+    beside = [f for f in verdict.findings if f.gpu == worst.gpu and f.cls is not None and not _is_action(f)]
+    cause = next((found for check in _CAUSES for found in beside if found.check == check), None)
+    if cause is None:
+        return worst
+    said = "; ".join(found.evidence for found in (cause, worst))
+    return replace(cause, level=Level.FAIL, cls=worst.cls, evidence=said)
+
+
+def _is_action(found: Finding) -> bool:
+    return found.check == "recovery_action" or (found.check == "xid" and found.value.startswith("Xid 154"))

@@ -14,7 +14,7 @@ from slurm_guard.model.ledger import LedgerEntry, LedgerKind
 
 _DAY_S = 86400.0
 _ONE_FAULT_S = 6 * 3600.0
-"""What is found again within this time, by a sweep or after a drain, is one fault."""
+"""What is found again within this time is one fault, unless the node was back in service in between."""
 _PROOFS = frozenset({LedgerKind.PROOF, LedgerKind.DRAIN, LedgerKind.CAPPED})
 _CLAIMS = frozenset({LedgerKind.CLAIM, LedgerKind.BREACH})
 _PROOF, _CLAIM, _WARNING = 1.0, 0.5, 0.05
@@ -40,7 +40,7 @@ def judge_lemons(
     subjects = dict.fromkeys((entry.node, "") for entry in entries)
     subjects |= dict.fromkeys((entry.node, entry.gpu_serial) for entry in entries)
     lemons = [
-        _judge(node, serial, [e for e in entries if e.node == node and serial in ("", e.gpu_serial)],
+        _judge(node, serial, [e for e in entries if e.node == node and _is_about(e, serial)],
                now_s=now_s, half_life_s=half_life_days * _DAY_S, limit=limit)
         for node, serial in subjects
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def _judge(
     node: str, serial: str, entries: Iterable[LedgerEntry], *, now_s: float, half_life_s: float, limit: float
 ) -> Lemon:
     known = sorted(entries, key=lambda entry: entry.time_s)
-    proofs = _once(known, _PROOFS, _ONE_FAULT_S, lambda entry: entry.check)
+    proofs = _choose_faults(known)
     warnings = _once(known, {LedgerKind.SWEEP_WARN}, _DAY_S, lambda entry: entry.check)
     claims = _once(known, _CLAIMS, half_life_s, lambda entry: entry.user_id)
     users = list(dict.fromkeys(entry.user_id for entry in claims))
@@ -67,6 +67,35 @@ def _judge(
     why = ", ".join(f"{count} × {what}" for count, what in said if count)
     # What is shown decides: three faults of today are 3.00.
     return Lemon(node, serial, score, round(score, 2) >= limit, why)
+
+
+def _is_about(entry: LedgerEntry, serial: str) -> bool:
+    # A drain that is lifted is over for all that is in the node.
+    return serial in ("", entry.gpu_serial) or entry.kind is LedgerKind.UNDRAIN
+
+
+def _choose_faults(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Those of a cause that count, each once: who drains a node twice has found it in service twice, whether
+    a sweep or a person had put it back.
+    """
+    last_s: dict[str, float] = {}
+    drained: set[str] = set()
+    counted = []
+    for entry in entries:
+        if entry.kind is LedgerKind.UNDRAIN:
+            last_s.clear()
+            drained.clear()
+        if entry.kind not in _PROOFS:
+            continue
+        cause, drains = entry.check, entry.kind is LedgerKind.DRAIN
+        anew = entry.time_s - last_s.get(cause, -_ONE_FAULT_S) >= _ONE_FAULT_S
+        if anew or (drains and cause in drained):
+            last_s[cause] = entry.time_s
+            counted.append(entry)
+            drained.discard(cause)
+        if drains:
+            drained.add(cause)
+    return counted
 
 
 def _once(

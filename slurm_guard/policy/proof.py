@@ -9,6 +9,7 @@ from typing import Union
 from slurm_guard.model.claim import Claim
 from slurm_guard.model.health import Finding, Fitness, HealthClass, Level, NodeVerdict
 from slurm_guard.policy.admission import decide_admission
+from slurm_guard.policy.health.hang import find_doubts
 
 UNKILLABLE = "unkillable"
 _MOST_CLAIMS = 8
@@ -50,8 +51,11 @@ def judge_proof(
 
 
 def choose_lasting(first: NodeVerdict, again: NodeVerdict) -> NodeVerdict:
-    """The second look, without what only that one has found: proof is what both have seen."""
-    seen = {(found.check, found.gpu) for found in first.findings if found.level is Level.FAIL}
+    """The second look, without what only that one has found: proof is what both have seen. Of a hang the
+    first one may have seen too little to judge it.
+    """
+    failed = (found for found in first.findings if found.level is Level.FAIL)
+    seen = {(found.check, found.gpu) for found in (*failed, *find_doubts(first.findings))}
     kept = (f for f in again.findings if f.level is not Level.FAIL or (f.check, f.gpu) in seen)
     return replace(again, findings=tuple(kept))
 

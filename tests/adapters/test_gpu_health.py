@@ -294,14 +294,18 @@ def test_what_cannot_be_judged_is_unknown(read: Read, code: int) -> None:
 
 def test_a_gpu_that_hangs_hides_no_other(read: Read) -> None:
     """It is named when the deadline comes; one that is lost besides is found too."""
-    verdict = judge(read("2.nvmlDeviceGetTemperature.sleep_s 60", "5.ret 15", timeout_s=2.5))
+    reading = read("2.nvmlDeviceGetTemperature.sleep_s 60", "5.ret 15", timeout_s=2.5)
+    assert judge(reading).gpus[2] is Fitness.UNKNOWN
+    verdict = judge(replace(reading, asked_s=25.0))
     assert told(verdict) == {("gpu_hung", 2): "fail", ("gpu_lost", 5): "fail"}
     assert list(verdict.gpus.values()).count(Fitness.HEALTHY) == 6
 
 
 def test_a_driver_that_hangs_is_a_finding(read: Read) -> None:
     """No answer at all: the child is killed."""
-    verdict = judge(read("init.sleep_s 60", timeout_s=1.0))
+    reading = read("init.sleep_s 60", timeout_s=1.0)
+    assert (reading.asked_s, judge(reading).fitness) == (1.0, Fitness.UNKNOWN)
+    verdict = judge(replace(reading, asked_s=25.0))
     assert (told(verdict), grade(verdict)) == ({("node_hung", None): "fail"}, ("unfit", "reboot"))
 
 

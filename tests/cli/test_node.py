@@ -116,10 +116,15 @@ def test_could_not_judge_is_two(state: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_driver_that_hangs_costs_the_deadline(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And is a finding."""
-    state.write_text(state.read_text() + "init.sleep_s 60\n")
-    assert main(["node", "check", "--timeout-s", "0.8"]) == 1
-    assert "no answer of the GPU driver in 0.8 s" in capsys.readouterr().out
+    """In so little time it may be only slow: unknown, in the words of the hooks; so is a silent GPU."""
+    healthy = state.read_text()
+    state.write_text(healthy + "init.sleep_s 60\n")
+    assert main(["node", "check", "--timeout-s", "0.8"]) == 2
+    slow = "s: it may be only slow, a sweep waits for 25 s and decides"
+    assert f"no answer of the GPU driver in 0.8 {slow}" in capsys.readouterr().out
+    state.write_text(healthy + "0.nvmlDeviceGetTemperature.sleep_s 60\n")
+    assert main(["node", "check", "--timeout-s", "2"]) == 2
+    assert slow in capsys.readouterr().out
 
 
 def test_the_site_has_its_own_levels(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

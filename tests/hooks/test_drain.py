@@ -74,7 +74,8 @@ def test_at_the_cap_nothing_is_drained_at_all(cluster: FakeSlurm, clock: FakeClo
         Drained.DRAINED, Drained.DRAINED, Drained.CAPPED,
     ]  # fmt: skip
     assert cluster.read_node("n3").reason == ""
-    assert "n3 is unfit but not drained: 2 nodes were within the hour, 2 may be" in place.log.read_text()
+    said = "stays in service: 2 nodes of ours were drained within the hour, the limit is 2 (drain_limit, "
+    assert f"] n3: gpu_lost GPU 3: {LOST.evidence}: {said}" in place.log.read_text()
     clock.advance(3600)
     assert drain(cluster, "n3", clock, place) is Drained.DRAINED
 

@@ -206,7 +206,7 @@ def test_silent_slurm_refuses_all_the_same(node: Node) -> None:
     node.verdicts = [SICK]
     node.slurm.silence()
     assert node.run()
-    assert node.log[-1] == "epilog: job 7: the node is unreachable"
+    assert node.log[-1] == "epilog: job 7: whether the node is drained is unknown"
 
 
 def test_slow_slurm_does_not_lengthen_it(node: Node) -> None:

@@ -106,7 +106,8 @@ def test_a_driver_hangs_only_where_all_else_answers(
     hung = Unreadable("no answer", Trouble.HUNG)
     monkeypatch.setattr(judgement, "_load_library", lambda: time.sleep(60 if busy else 0))
     monkeypatch.setattr(judgement, "_CONTROL_S", 0.2 if busy else 30.0)
-    for reading in (HealthReading(failure=hung), HealthReading((GpuReading(1, gone=hung),))):
+    silent = HealthReading(asked_s=26.0)
+    for reading in (replace(silent, failure=hung), replace(silent, gpus=(GpuReading(1, gone=hung),))):
         monkeypatch.setattr(node, "read", lambda reading=reading: reading)
         assert judge_here(compiled, node.place, 5.0)[0].fitness is fitness
 

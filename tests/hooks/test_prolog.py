@@ -16,9 +16,19 @@ from nvml_library import build_nvml
 from slurm_guard.config.compiled import compile_site
 from slurm_guard.hooks.__main__ import BROKEN, REFUSED
 from slurm_guard.hooks.baseline import read_baseline
+from slurm_guard.hooks.ledger import Ledger
 from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.record import read_record, write_record
 from slurm_guard.hooks.snapshot import GpuCount, write_snapshot
-from slurm_guard.model.health import Fitness, GpuReading, HealthReading, NodeVerdict
+from slurm_guard.model.health import (
+    Finding,
+    Fitness,
+    GpuReading,
+    HealthClass,
+    HealthReading,
+    Level,
+    NodeVerdict,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts the spool: only root can")
 
@@ -81,7 +91,9 @@ class Node:
     def sweep(self, fitness: Fitness) -> None:
         """Leave a snapshot of just now."""
         reading = HealthReading((GpuReading(0, uuid="GPU-swept", ecc_corrected=3),))
-        write_snapshot(self.place, NodeVerdict(fitness, None), reading)
+        off = Finding("persistence", 0, Level.WARN, HealthClass.APPLICATION, "off", "on", "it is off")
+        found = (off,) if fitness is Fitness.WARN else ()
+        write_snapshot(self.place, NodeVerdict(fitness, None, found), reading)
 
     def start(self, hook: str = "prolog", *flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run the hook for job 12 of nobody, who has GPU 0; an empty text leaves a variable out."""
@@ -155,7 +167,7 @@ def test_fresh_sweep_saves_the_probe(node: Node) -> None:
     node.sweep(Fitness.WARN)
     node.set_gpus(LOST)
     assert node.start().returncode == 0
-    assert node.read_log() == ["prolog: job 12: admitted: warn in the sweep 0 s ago"]
+    assert node.read_log() == ["prolog: job 12: admitted: warn in the sweep 0 s ago: persistence"]
     baseline = read_baseline(node.place, "12")
     assert baseline
     assert baseline.gpus == (GpuCount(0, "GPU-swept", ecc_corrected=3),)
@@ -186,7 +198,7 @@ def test_lost_gpu_refuses_and_drains_with_our_own_reason(node: Node) -> None:
         == "prolog: job 12: unfit: GPU 1: gpu_lost (reboot): the GPU is lost: GPU is lost (NVML code 15)"
     )
     assert drained.startswith("drained n1: slurm-guard: gpu_lost gpu=1 class=reboot job=12 id=")
-    assert refused == "prolog: job 12: refused: drained"
+    assert refused == "prolog: job 12: refused: the node is drained"
     updates = [call for call in node.read_calls() if call.startswith("update")]
     assert updates == [f"update nodename=n1 state=drain reason={drained.removeprefix('drained n1: ')}"]
 
@@ -196,7 +208,7 @@ def test_reason_of_a_human_stands(node: Node) -> None:
     (node.bin / "reason-n1").write_text("Reason=fan [ann@2026-01-01T00:00:00]\n")
     node.set_gpus(LOST)
     assert node.start().returncode == REFUSED
-    assert node.read_log()[-1] == "prolog: job 12: refused: already"
+    assert node.read_log()[-1] == "prolog: job 12: refused: the node was out of service already"
     assert not any(call.startswith("update") for call in node.read_calls())
 
 
@@ -206,7 +218,7 @@ def test_silent_controller_does_not_save_the_job(node: Node) -> None:
     (node.bin / "silent").touch()
     node.set_gpus(LOST)
     assert node.start().returncode == REFUSED
-    assert node.read_log()[-1].startswith("prolog: job 12: refused: unreachable")
+    assert node.read_log()[-1] == "prolog: job 12: refused: whether the node is drained is unknown"
 
 
 def test_enough_drained_nodes_admit_and_call_a_person(node: Node) -> None:
@@ -335,12 +347,59 @@ def test_job_starts_without_a_spool(node: Node) -> None:
     assert node.read_log()[2] == "prolog: job 13: admitted: healthy"
 
 
-def test_driver_that_hangs_is_a_finding_in_time(node: Node) -> None:
-    """The node is unfit, and nobody waits for the probe longer than the site says."""
+HUNG = "it may be only slow, a sweep waits for 25 s and decides"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("init.sleep_s 50", "no answer of the GPU driver in 1."),
+        ("1.nvmlDeviceGetTemperature.sleep_s 50", "GPU 1: no answer in 0."),
+    ],
+)
+def test_driver_that_is_silent_for_seconds_is_not_judged(node: Node, fault: str, why: str) -> None:
+    """Without persistence mode a healthy one starts for 1 to 3 s a GPU; nobody waits longer than that."""
+    node.install("[prolog]\nprobe_s = 2\n")
+    node.set_gpus(fault)
+    assert node.start().returncode == 0
+    (line,) = node.read_log()
+    assert line.startswith(f"prolog: job 12: admitted: not judged: {why}")
+    assert line.endswith(HUNG)
+    assert node.read_calls() == []
+    node.install('[prolog]\nprobe_s = 2\nunjudged = "refuse"\n')
+    assert node.start().returncode == REFUSED
+    assert node.read_calls() == []
+    dry = node.start("rehearsal")
+    assert dry.stdout.startswith(f"not judged: {why}")
+
+
+def test_a_silent_gpu_hides_no_other_fault(node: Node) -> None:
+    """A lost one beside it refuses all the same."""
+    node.set_gpus("0.nvmlDeviceGetTemperature.sleep_s 50", LOST)
+    assert node.start().returncode == REFUSED
+    assert "unfit: GPU 1: gpu_lost" in node.read_log()[0]
+
+
+def test_hang_that_the_last_sweep_convicted_needs_no_25_s_again(node: Node) -> None:
+    """The sweep had waited for long enough, and in this boot."""
     node.install("[prolog]\nprobe_s = 2\n")
     node.set_gpus("init.sleep_s 50")
+    hung = Finding("node_hung", None, Level.FAIL, HealthClass.REBOOT, "no answer", "", "no answer in 27.0 s")
+    write_snapshot(node.place, NodeVerdict(Fitness.UNFIT, HealthClass.REBOOT, (hung,)), HealthReading())
     assert node.start().returncode == REFUSED
     assert node.read_log()[0].startswith("prolog: job 12: unfit: node: node_hung (reboot): ")
+    write_record(node.place.snapshot, {**(read_record(node.place.snapshot) or {}), "boot_id": "another"})
+    assert node.start().returncode == 0
+
+
+def test_gpu_that_is_lost_at_the_prolog_has_the_serial_number_that_it_had(node: Node) -> None:
+    """An earlier probe of this boot has read it."""
+    node.set_gpus()
+    node.start()
+    node.set_gpus(LOST)
+    assert node.start().returncode == REFUSED
+    (entry,) = Ledger(node.place.ledger).read()
+    assert (entry.check, entry.gpu_serial) == ("gpu_lost", "165000001")
 
 
 def test_off_turns_it_off(node: Node) -> None:

@@ -15,7 +15,7 @@ from slurm_guard.hooks import snapshot as snapshots
 from slurm_guard.hooks.baseline import Baseline, find_others_gpus, read_baseline, write_baseline
 from slurm_guard.hooks.note import escape, note
 from slurm_guard.hooks.place import Place
-from slurm_guard.hooks.snapshot import GpuCount, forget_snapshot, read_snapshot, write_snapshot
+from slurm_guard.hooks.snapshot import GpuCount, Snapshot, forget_snapshot, read_snapshot, write_snapshot
 from slurm_guard.model.health import Fitness, GpuReading, HealthReading, NodeVerdict, Trouble, Unreadable
 from slurm_guard.model.site import SiteSettings
 
@@ -52,7 +52,7 @@ def test_fresh_snapshot_speaks_for_the_node(place: Place, boot: dict[str, Any]) 
     sweep(place)
     boot["s"] = 1120.0
     found = read_snapshot(place, 120)
-    assert found == ("healthy", 120.0, COUNTS)
+    assert found == Snapshot("healthy", 120.0, COUNTS)
 
 
 @pytest.mark.parametrize(

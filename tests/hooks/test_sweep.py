@@ -15,11 +15,12 @@ import pytest
 from slurm_guard.adapters.boot import read_boot_id
 from slurm_guard.config.compiled import compile_site
 from slurm_guard.errors import ConfigError
+from slurm_guard.hooks import lift
 from slurm_guard.hooks.baseline import Baseline, write_baseline
 from slurm_guard.hooks.drain import drain_own_node, read_own_drain
 from slurm_guard.hooks.ledger import Ledger
 from slurm_guard.hooks.place import Place
-from slurm_guard.hooks.snapshot import read_snapshot
+from slurm_guard.hooks.snapshot import read_hangs, read_snapshot
 from slurm_guard.hooks.sweep import Sweep, run
 from slurm_guard.model.claim import Claim, ClaimClass, encode_left
 from slurm_guard.model.health import (
@@ -130,9 +131,68 @@ def test_what_two_looks_find_drains_the_node_and_stands_in_the_ledger(node: Node
 
 
 def test_the_second_look_has_more_time_than_the_first(node: Node) -> None:
-    """What was only slow has its answer then; both and the drain fit into the sweep's time."""
+    """A hang is given its 25 s; both looks and the drain fit into the sweep's time."""
     node.sweep(unfit(ECC), HEALTHY)
-    assert node.looks_s == [5.0, 10.0]
+    assert node.looks_s == [5.0, 28.0]
+    node.settings = SiteSettings(sweep_s=45)
+    node.sweep(unfit(ECC), HEALTHY)
+    assert node.looks_s[2:] == [4.5, 28.0]
+
+
+def silent(*gpus: int) -> NodeVerdict:
+    """GPUs that gave no answer in a few seconds."""
+    found = (Finding("gpu_hung", n, Level.SKIPPED, None, "unknown", "", f"GPU {n}: no answer") for n in gpus)
+    return NodeVerdict(Fitness.UNKNOWN, None, tuple(found))
+
+
+HUNG = Finding("gpu_hung", 1, Level.FAIL, HealthClass.RESET, "hung", "", "the GPU hangs: no answer in 26.0 s")
+
+
+def test_what_a_short_look_leaves_open_a_long_one_decides(node: Node) -> None:
+    """A driver that only starts slowly is healthy, also for the next prologs."""
+    node.sweep(silent(1), HEALTHY)
+    assert node.cluster.read_node("n1").states == {"IDLE"}
+    assert read_snapshot(node.place, 60) is not None
+    assert not node.place.log.exists()
+    node.sweep(silent(1), unfit(HUNG))
+    assert node.reason.startswith("slurm-guard: gpu_hung gpu=1 class=reset")
+    assert read_hangs(node.place) == {("gpu_hung", 1)}
+    node.sweep(silent(2), unfit(HUNG))
+    assert "at the second look" in node.place.log.read_text()
+    node.sweep(unfit(HUNG), HEALTHY)
+    assert read_hangs(node.place) == frozenset()
+
+
+def test_silence_that_stays_open_is_a_line_and_no_drain(node: Node) -> None:
+    """Nor lifts it one."""
+    node.sweep(unfit(ECC), unfit(ECC))
+    node.clock.advance(3600)
+    node.asked.clear()
+    node.sweep(silent(1), silent(1))
+    assert node.asked == []
+    assert (
+        "unfit: ecc_dram (GPU 3) -> unknown: gpu_hung (GPU 1): not judged: GPU 1: "
+        in node.place.log.read_text()
+    )
+
+
+def test_the_log_tells_what_becomes_of_the_verdict_and_nothing_that_stays(node: Node) -> None:
+    """With the names of the checks; a sweep that finds what the last one found has no line."""
+    off = [Finding("persistence", n, Level.WARN, HealthClass.APPLICATION, "off", "on", "off") for n in (0, 1)]
+    warn = NodeVerdict(Fitness.WARN, None, (*off, WARM))
+    for verdict in (HEALTHY, HEALTHY, warn, warn):
+        node.sweep(verdict)
+    for _ in range(2):
+        node.sweep(unfit(ECC, WARM), unfit(ECC, WARM))
+    for _ in range(2):
+        node.sweep(HEALTHY)
+    said = [line.partition("] ")[2] for line in node.place.log.read_text().splitlines()]
+    warned = "warn: persistence (GPU 0, 1), temperature_margin (GPU 2)"
+    assert [line for line in said if line.startswith("sweep: ")] == [
+        f"sweep: healthy -> {warned}",
+        f"sweep: {warned} -> unfit: ecc_dram (GPU 3)",
+        "sweep: unfit: ecc_dram (GPU 3) -> healthy",
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the program must be root's")
@@ -304,6 +364,50 @@ def test_a_node_over_the_cap_asks_nothing_for_ten_minutes_and_more(node: Node) -
     assert "DRAIN" in node.cluster.read_node("n1").states
 
 
+@pytest.mark.parametrize("change", ["gpu", "check", "class", "healed", "settings"])
+def test_a_node_over_the_cap_that_has_changed_is_asked_for_at_once(change: str, node: Node) -> None:
+    """Another fault, one that was away in between, or a new limit: the old answer holds for none of them."""
+    node.settings = SiteSettings(drain_limit=1)
+    node.cluster.drain_node("n2", "slurm-guard: ecc_dram class=reset id=00000000")
+    node.sweep(unfit(ECC), unfit(ECC))
+    assert (
+        "n1: ecc_dram GPU 3: 1 uncorrectable error in memory: stays in service: "
+        in node.place.log.read_text()
+    )
+    node.sweep(unfit(ECC))
+    node.cluster.undrain_node("n2")
+    found = {
+        "gpu": replace(ECC, gpu=2),
+        "check": replace(ECC, check="xid"),
+        "class": replace(ECC, cls=HealthClass.REPLACE),
+    }.get(change, ECC)
+    if change == "healed":
+        node.sweep(HEALTHY)
+    if change == "settings":
+        node.settings = SiteSettings(drain_limit=2)
+    node.sweep(unfit(found), unfit(found))
+    assert "DRAIN" in node.cluster.read_node("n1").states
+
+
+def test_a_lemon_is_for_a_person_to_lift(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each drain that was lifted is a fault of its own. He is called once; what he lifts is lifted."""
+    paged: list[str] = []
+    monkeypatch.setattr(lift, "page", lambda _, kind, node, said, **more: paged.append(said))
+    for _ in range(3):
+        node.sweep(unfit(ECC), unfit(ECC))
+        node.clock.advance(600)
+        node.sweep(HEALTHY)
+        node.sweep(HEALTHY)
+    assert "DRAIN" in node.cluster.read_node("n1").states
+    why = "a lemon (3 × proved fault): its drain is for a person to lift"
+    assert paged == [f"slurm-guard: n1 is healthy again, but {why}"]
+    assert node.place.log.read_text().count(why) == 1
+    assert node.kinds() == ["drain", "undrain", "drain", "undrain", "drain"]
+    node.cluster.undrain_node("n1")
+    node.sweep(HEALTHY)
+    assert read_own_drain(node.place, "n1") is None
+
+
 def test_a_warning_is_entered_when_it_begins_and_not_at_each_sweep(node: Node) -> None:
     """When it comes back it is another one."""
     for findings in ((WARM,), (WARM,), (), (WARM,)):
@@ -404,7 +508,7 @@ def test_broken_settings_are_one_line_in_the_log(site: Place) -> None:
     assert "sweep: nothing is judged: " in site.log.read_text()
 
 
-@pytest.mark.parametrize("name", ["claims", "warned", "serials", "wait_until_s"])
+@pytest.mark.parametrize("name", ["claims", "warned", "state", "waits_for", "until_s"])
 @pytest.mark.parametrize("value", [None, 7, "x", {}])
 def test_a_memory_of_another_form_is_forgotten(node: Node, name: str, value: object) -> None:
     """Another version's, say: it must not break every sweep until the next boot."""

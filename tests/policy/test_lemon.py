@@ -84,3 +84,26 @@ def test_undrained_and_unknown_nodes_have_no_score() -> None:
     """To lift a drain is no fault."""
     assert judge(entry(LedgerKind.UNDRAIN, 0)).score == 0.0
     assert judge_lemons([], NOW_S, half_life_days=14, limit=3.0) == ()
+
+
+def test_each_drain_that_was_lifted_is_a_fault_of_its_own() -> None:
+    """Whether a sweep lifted it or a person, whom no ledger knows; of the GPU and of its node."""
+    gpu = {"check": "gpu_lost", "gpu_serial": "1654"}
+    lifted = [entry(kind, -n / 1440, None, **(gpu if kind is LedgerKind.DRAIN else {"check": "gpu_lost"}))
+              for n in range(8) for kind in (LedgerKind.DRAIN, LedgerKind.UNDRAIN)]  # fmt: skip
+    by_hand = [entry(LedgerKind.DRAIN, -n / 1440, None, **gpu) for n in range(8)]
+    for entries in (lifted, by_hand):
+        found = judge_lemons(entries, NOW_S, half_life_days=14, limit=3.0)
+        assert [(one.gpu_serial, one.why, one.lemon) for one in found] == [
+            ("", "8 × proved fault", True),
+            ("1654", "8 × proved fault", True),
+        ]
+
+
+def test_what_is_found_again_within_one_drain_is_one_fault() -> None:
+    """By the epilog beside it, by the sweep before and after it; after it was lifted it is another one."""
+    kinds = [LedgerKind.CAPPED, LedgerKind.PROOF, LedgerKind.DRAIN, LedgerKind.PROOF]
+    one = [entry(kind, -n / 1440, check="gpu_lost") for n, kind in enumerate(kinds)]
+    assert judge(*one).score == 1.0
+    lifted = entry(LedgerKind.UNDRAIN, -10 / 1440, check="gpu_lost")
+    assert judge(*one, lifted, entry(LedgerKind.CAPPED, -11 / 1440, check="gpu_lost")).score == 2.0

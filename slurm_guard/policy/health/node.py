@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 
 from slurm_guard.model.health import (
@@ -20,6 +20,7 @@ from slurm_guard.model.health import (
 )
 from slurm_guard.policy.health.check import Case, apply_switch, run_check, skip
 from slurm_guard.policy.health.gpu import CHECKS
+from slurm_guard.policy.health.hang import DRIVER, GPU, Where, explain_doubt, find_doubts, proves_hang
 from slurm_guard.policy.health.host import judge_host
 
 GENERIC = "generic"
@@ -31,7 +32,7 @@ _SICK = {
     Trouble.INTERRUPT: (HealthClass.REBOOT, "has an interrupt problem"),
     Trouble.UNKNOWN: (HealthClass.REBOOT, "gives unknown errors again and again"),
     Trouble.RESET_REQUIRED: (HealthClass.RESET, "needs a reset"),
-    Trouble.HUNG: (HealthClass.RESET, "gives no answer"),
+    Trouble.HUNG: (HealthClass.RESET, "hangs"),
 }
 """What is wrong with a GPU that answers so, the gravest first."""
 _BROKEN = {
@@ -50,21 +51,22 @@ def judge_node(
     *,
     host: HostReading | None = None,
     log: Sequence[Finding] = (),
+    convicted: Collection[Where] = (),
 ) -> NodeVerdict:
     """The verdict; each GPU by the profile of its model, or all of them by the one named `wanted`.
 
     `profiles` holds one named "generic", by which the node itself is judged too. `log` is what was found in
-    the kernel log, and what rose too fast.
+    the kernel log, and what rose too fast; `convicted` are the hangs that the last sweep has found.
     """
     base = _named(profiles, wanted or GENERIC)
     known = {gpu.index for gpu in reading.gpus}
     nameless = [found for found in log if found.gpu not in known]
-    whole = [*_judge_whole(reading), *nameless, *(judge_host(host, base) if host else ())]
+    whole = [*_judge_whole(reading, convicted), *nameless, *(judge_host(host, base) if host else ())]
     findings = [kept for found in whole if (kept := apply_switch(found, base))]
     gpus = {}
     for gpu in reading.gpus:
         profile = base if wanted else choose_profile(gpu.name, profiles)
-        said = [*_judge_gpu(gpu, profile, reading), *(one for one in log if one.gpu == gpu.index)]
+        said = [*_judge_gpu(gpu, profile, reading, convicted), *(one for one in log if one.gpu == gpu.index)]
         found = [kept for one in said if (kept := apply_switch(one, profile))]
         gpus[gpu.index] = _fitness(found)
         findings += found
@@ -85,9 +87,13 @@ def _named(profiles: Sequence[Profile], name: str) -> Profile:
     return next(profile for profile in profiles if profile.name == name)
 
 
-def _judge_whole(reading: HealthReading) -> Iterator[Finding]:
+def _judge_whole(reading: HealthReading, convicted: Collection[Where]) -> Iterator[Finding]:
     failure, fail = reading.failure, Level.FAIL
     seen = len(reading.gpus)
+    hung = failure is not None and failure.trouble is Trouble.HUNG
+    if failure is not None and hung and not proves_hang(reading, DRIVER, None, convicted):
+        yield skip(DRIVER, None, explain_doubt(None, failure.reason))
+        return
     if failure is not None and failure.trouble in _BROKEN:
         cls = _BROKEN[failure.trouble]
         yield Finding(f"node_{failure.trouble.value}", None, fail, cls, "no answer", "", failure.reason)
@@ -118,10 +124,15 @@ def _explained(reading: HealthReading) -> bool:
     return reading.failure.trouble in _ABSENT and not wanted
 
 
-def _judge_gpu(gpu: GpuReading, profile: Profile, node: HealthReading) -> Iterator[Finding]:
+def _judge_gpu(
+    gpu: GpuReading, profile: Profile, node: HealthReading, convicted: Collection[Where]
+) -> Iterator[Finding]:
     troubles = [value for value in _values(gpu) if isinstance(value, Unreadable)]
     sick = [trouble for trouble in _SICK if any(value.trouble is trouble for value in troubles)]
-    if sick:
+    if sick[:1] == [Trouble.HUNG] and not proves_hang(node, GPU, gpu.index, convicted):
+        reason = next(value.reason for value in troubles if value.trouble is Trouble.HUNG)
+        yield skip(GPU, gpu.index, explain_doubt(gpu.index, reason))
+    elif sick:
         cls, words = _SICK[sick[0]]
         reason = next(value.reason for value in troubles if value.trouble is sick[0])
         evidence = f"the GPU {words}: {reason}"
@@ -140,10 +151,12 @@ def _values(gpu: GpuReading) -> Iterator[object]:
     return (getattr(gpu, one.name) for one in fields(gpu))
 
 
-def _fitness(findings: Iterable[Finding]) -> Fitness:
+def _fitness(findings: Sequence[Finding]) -> Fitness:
     levels = {finding.level for finding in findings}
     if Level.FAIL in levels:
         return Fitness.UNFIT
+    if find_doubts(findings):
+        return Fitness.UNKNOWN
     return Fitness.WARN if Level.WARN in levels else Fitness.HEALTHY
 
 
