@@ -10,6 +10,7 @@ import argparse
 import datetime
 import logging
 import os
+import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -55,7 +56,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=0, help="DataLoader workers of each rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--fault", type=_fault, metavar="KIND@ITERATION", help="nan, stuck, crash, stopped or exit0"
+        "--fault", type=_fault, metavar="KIND@ITERATION", help="nan, stuck, crash, stopped, exit0 or notice"
     )
     parser.add_argument("--fault-rank", type=int, default=0)
     parser.add_argument(
@@ -103,7 +104,11 @@ def train(arguments: argparse.Namespace, place: RankPlace, device: Any) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    guard = Guard.from_environment(ring_every=arguments.ring_every, milestone_every=arguments.milestone_every)
+    guard = Guard.from_environment(
+        ring_every=arguments.ring_every,
+        milestone_every=arguments.milestone_every,
+        stop_on=(signal.SIGUSR1,),
+    )
     point = guard.resume({"model": model.module, "optimizer": optimizer})
     if point:
         _say(

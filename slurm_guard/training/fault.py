@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("nan", "stuck", "crash", "stopped", "exit0")
+KINDS = ("nan", "stuck", "crash", "stopped", "exit0", "notice")
 
 
 class InjectedError(RuntimeError):
@@ -72,6 +72,10 @@ def _stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def _give_notice() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
 def _leave() -> None:
     # Not sys.exit: a clean interpreter shutdown would wait for the other ranks.
     os._exit(0)
@@ -82,4 +86,5 @@ _STRIKES = {
     "crash": _crash,
     "stopped": _stop,
     "exit0": _leave,
+    "notice": _give_notice,
 }

@@ -18,7 +18,8 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, MutableMapping
+import signal
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +35,9 @@ from slurm_guard.training.agreement import Wish, agree, gather, locate, parse_wi
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.heartbeat import heartbeat
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
-from slurm_guard.training.saver import Due, Saver
+from slurm_guard.training.saver import PATIENCE_S, Due, Saver
 from slurm_guard.training.state import apply_state, check_replicated
+from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
 
 _CLIPPING = "slurm_guard.clipping"
 """The name under which the guard's own state is saved beside the training's."""
@@ -69,6 +71,7 @@ class Guard:
         milestone_every: int | None,
         milestone_epochs: int | None = None,
         rule: Retention = ALL,
+        stop_on: Iterable[signal.Signals] = (),
     ) -> None:
         given = {
             "ring_every": ring_every,
@@ -89,6 +92,7 @@ class Guard:
         self._rule = rule
         self._saver = Saver(directories, all_or_none=False)
         self._clipper = Clipper()
+        self._notice = StopNotice(stop_on) if stop_on else None
         self._fork = ""
         self._pid = 0
         self._phase = "train"
@@ -101,6 +105,7 @@ class Guard:
         ring_every: int | None,
         milestone_every: int | None,
         milestone_epochs: int | None = None,
+        stop_on: Iterable[signal.Signals] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Guard:
         """A guard for this process, directories and rank taken from the environment (default: os.environ).
@@ -109,9 +114,13 @@ class Guard:
         where the training calls `epoch_end`, every `milestone_epochs` epochs; None is never. All ranks
         must give the same numbers: each node decides by itself.
 
+        Each signal of `stop_on` that any rank gets is a notice to leave: all ranks save after the same
+        iteration, that one or the next, and end with exit code 85. What the signals did before is replaced.
+
         Raises:
             CheckpointError: a number below 1, or SLURM_GUARD_RESUME_FROM or SLURM_GUARD_MILESTONE_KEEP
                 cannot be understood.
+            UsageError: a signal of `stop_on` cannot be caught, or not in this thread.
         """
         known = os.environ if environment is None else environment
         return cls(
@@ -121,6 +130,7 @@ class Guard:
             ring_every=ring_every,
             milestone_every=milestone_every,
             milestone_epochs=milestone_epochs,
+            stop_on=stop_on,
             rule=_read_rule(known),
         )
 
@@ -148,6 +158,8 @@ class Guard:
         joined = gather((secrets.token_hex(4), self._place.local_rank == 0))
         self._fork, nodes = joined[0][0], sum(first for _, first in joined)
         self._saver, self._pid = Saver(self._directories, all_or_none=nodes > 1, rule=self._rule), os.getpid()
+        if self._notice is not None:
+            self._notice.join()
         agreed = agree(self._directories, self._wish, verify=self._place.local_rank == 0)
         if self._place.rank == 0:
             for skipped in agreed.skipped:
@@ -170,6 +182,8 @@ class Guard:
         """
         heartbeat(i, loss=loss, epoch=epoch, phase="train", norm=self._clipper.take_norm())
         self._last = (i, loss, epoch)
+        if self._notice is not None and os.getpid() == self._pid and self._notice.agreed():
+            self._leave(self._notice, i)
         ring_due = self._ring_every is not None and i > 0 and i % self._ring_every == 0
         milestone_due = self._milestone_every is not None and i > 0 and i % self._milestone_every == 0
         self._save(ring=ring_due, milestone=milestone_due)
@@ -224,6 +238,15 @@ class Guard:
         The end of the interpreter does this by itself, for 30 s at most; `os._exit` does not.
         """
         return self._saver.finish(timeout_s)
+
+    def _leave(self, notice: StopNotice, i: int) -> None:
+        self.save_now()
+        heartbeat(phase="final")
+        if self._place.rank == 0:
+            _log.warning(
+                "slurm-guard: asked to leave: saved after iteration %d, exit code %d", i, EXIT_STOPPED
+            )
+        notice.leave(PATIENCE_S)
 
     def _save(self, *, ring: bool, milestone: bool) -> None:
         if self._state is None:

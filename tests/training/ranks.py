@@ -32,6 +32,8 @@ def start(rank: dict[str, Any], argv: list[str]) -> int:
 
         main(argv)
         code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
     except Exception as error:
         print(f"{type(error).__name__}: {error}", flush=True)
     finally:

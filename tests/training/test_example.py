@@ -202,3 +202,15 @@ def test_a_rank_that_leaves_with_code_0_is_not_the_end_of_training(training: Tra
     assert ends[1] == 0
     assert max(losses(training)) == 5
     assert not any("finished" in line for line in training.lines())
+
+
+def test_a_notice_to_one_rank_makes_all_save_and_leave_together(
+    training: Training, undisturbed: dict[int, str]
+) -> None:
+    """Slurm's signal reaches the ranks at different moments: they leave after the same iteration."""
+    assert training.run("--fault", "notice@6", "--fault-rank", "1") == [85, 85]
+    assert max(losses(training)) == 7
+    assert training.lines()[-1] == "slurm-guard: asked to leave: saved after iteration 7, exit code 85"
+    assert training.milestones().keys() == {7}
+    assert training.run("--workers", "1", attempt=1) == [0, 0]
+    assert_continues(training, undisturbed, "ring", 7)
