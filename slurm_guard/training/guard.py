@@ -89,8 +89,7 @@ class Guard:
         self._milestone_every = milestone_every
         self._milestone_epochs = milestone_epochs
         self._state: MutableMapping[str, Any] | None = None
-        self._rule = rule
-        self._saver = Saver(directories, all_or_none=False)
+        self._saver = Saver(directories, all_or_none=False, rule=rule)
         self._clipper = Clipper()
         self._notice = StopNotice(stop_on) if stop_on else None
         self._fork = ""
@@ -157,7 +156,7 @@ class Guard:
             clean_milestones(self._directories.milestone)
         joined = gather((secrets.token_hex(4), self._place.local_rank == 0))
         self._fork, nodes = joined[0][0], sum(first for _, first in joined)
-        self._saver, self._pid = Saver(self._directories, all_or_none=nodes > 1, rule=self._rule), os.getpid()
+        self._saver.all_or_none, self._pid = nodes > 1, os.getpid()
         if self._notice is not None:
             self._notice.join()
         agreed = agree(self._directories, self._wish, verify=self._place.local_rank == 0)

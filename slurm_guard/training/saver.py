@@ -44,7 +44,7 @@ class Saver:
     def __init__(self, directories: Directories, *, all_or_none: bool, rule: Retention = ALL) -> None:
         self._directories = directories
         self._rule = rule
-        self._all_or_none = all_or_none
+        self.all_or_none = all_or_none
         self._staging = Staging()
         self._writer = Writer()
         self._gave_up = False
@@ -55,7 +55,7 @@ class Saver:
 
         `stamp` is asked when it is clear that the save begins: it may wait for a device.
         """
-        if not self._is_free(wait=due.milestone or self._all_or_none):
+        if not self._is_free(wait=due.milestone or self.all_or_none):
             self._skip(due.iteration)
             return False
         try:
