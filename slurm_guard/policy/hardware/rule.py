@@ -31,6 +31,7 @@ HOT, HUNG, UNKNOWN = "hot", "hung", "unknown"
 _GRAVE = ("lost", "reset_required")
 _SURVIVED = frozenset({54, 74, 136, 143, 144, 145, 146, 149, 150, 155, 168})
 """Codes of errors that a running program may survive, on links mostly, or that are about starting a GPU."""
+_ECC = "48"
 _ASKED = "Xid 154: "
 _LETS_END = ("drain p2p", "drain and reset")
 """What the driver asks for once the running work has ended, in the words of its log."""
@@ -112,8 +113,10 @@ def _judge_action(now: GpuState, action: int) -> Finding:
 
 def _weigh_fault(gpu: GpuRecord, fault: GpuFault, working_s: float) -> Level:
     code = fault.value.removeprefix("Xid ")
-    survived = code.isdigit() and int(code) in _SURVIVED and not gpu.halts(fault.value, working_s)
-    return Level.WARN if survived else Level(fault.level)
+    failed = gpu.first.remap_failed if gpu.now.remap_failed is None else gpu.now.remap_failed
+    mends = code == _ECC and failed is False  # as the counter of DRAM; SRAM has one of its own
+    passes = mends or (code.isdigit() and int(code) in _SURVIVED)
+    return Level.WARN if passes and not gpu.halts(fault.value, working_s) else Level(fault.level)
 
 
 def weigh_asked(gpu: GpuRecord, fault: GpuFault) -> GpuFault:

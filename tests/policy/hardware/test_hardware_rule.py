@@ -384,6 +384,21 @@ def test_an_error_of_a_link_stops_no_training_that_goes_on(code: int) -> None:
     assert gpu.judge() is not None
 
 
+@pytest.mark.parametrize(
+    ("first", "stops"),
+    [(WELL, False), (replace(WELL, remap_failed=True), True), (NO_REMAP, True)],
+)
+def test_the_code_of_a_memory_error_says_no_more_than_its_counter(first: GpuState, stops: bool) -> None:
+    """NVML tells of it without the code beside it that says that its row is remapped."""
+    gpu = Gpu(first)
+    gpu.working_s = math.inf
+    gpu.watch.failed(fault("fail", "Xid 48"), gpu.now_s)
+    assert (gpu.judge() is not None) == stops
+    assert (gpu.read(trouble="hung", remap_failed=None) is not None) == stops
+    gpu.working_s = 0.0
+    assert gpu.judge() is not None
+
+
 @pytest.mark.parametrize("asked", ["Drain and Reset", "Drain P2P Required"])
 def test_the_driver_lets_the_work_end_in_its_log_too(asked: str) -> None:
     """As where its state says so."""
