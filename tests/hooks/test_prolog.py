@@ -392,6 +392,21 @@ def test_hang_that_the_last_sweep_convicted_needs_no_25_s_again(node: Node) -> N
     assert node.start().returncode == 0
 
 
+@pytest.mark.long
+def test_sweep_tells_a_slow_driver_from_one_that_hangs(node: Node) -> None:
+    """It waits for 25 s; then the next prolog need not."""
+    node.set_gpus("init.sleep_s 8")
+    assert node.start("sweep").returncode == 0
+    assert node.start().returncode == 0
+    assert node.read_log() == ["prolog: job 12: admitted: healthy in the sweep 0 s ago"]
+    node.set_gpus("init.sleep_s 100")
+    assert node.start("sweep").returncode == 0
+    told, drained = node.read_log()[1:]
+    assert told == "sweep: healthy -> unfit: node_hung"
+    assert drained.startswith("drained n1: slurm-guard: node_hung class=reboot id=")
+    assert node.start().returncode == REFUSED
+
+
 def test_gpu_that_is_lost_at_the_prolog_has_the_serial_number_that_it_had(node: Node) -> None:
     """An earlier probe of this boot has read it."""
     node.set_gpus()

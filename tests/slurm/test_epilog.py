@@ -194,7 +194,7 @@ def test_without_a_controller_slurm_drains_by_the_exit_code(real: RealCluster) -
     with real.pause_controller():
         done = run_on(real, node, *job, "/etc/slurm-guard/epilog.d/50-slurm-guard", timeout_s=40)
     assert done.returncode == 1
-    assert any("the node is unreachable" in line for line in read_log(real, node))
+    assert any("whether the node is drained is unknown" in line for line in read_log(real, node))
 
 
 def test_leftover_dies_and_the_users_other_job_lives(real: RealCluster) -> None:

@@ -83,7 +83,7 @@ def test_job_starts_elsewhere_when_its_node_has_lost_a_gpu(real: RealCluster) ->
     assert re.fullmatch(reason, drained[sick])
     unfit, refused = read_prologs(real, sick)
     assert unfit.startswith(f"job {job_id}: unfit: GPU 1: gpu_lost (reboot): ")
-    assert refused == f"job {job_id}: refused: drained"
+    assert refused == f"job {job_id}: refused: the node is drained"
     (admitted,) = read_prologs(real, well)
     assert admitted.startswith(f"job {job_id}: admitted: healthy")
 
@@ -98,6 +98,19 @@ def test_job_of_several_nodes_starts_without_the_sick_one(real: RealCluster) -> 
     assert read_drained(real).keys() <= {sick}
 
 
+def test_driver_that_only_starts_slowly_drains_nothing(real: RealCluster) -> None:
+    """Without persistence mode: the job starts, and the log says what was silent for how long."""
+    slow = real.nodes[0]
+    set_gpus(real, slow, "init.sleep_s 3")
+    job_id = real.sbatch("true", "-N1", f"-w{slow}")
+    real.wait_state(job_id, ENDED)
+    assert real.job(job_id)["JobState"] == "COMPLETED"
+    (admitted,) = read_prologs(real, slow)
+    assert admitted.startswith(f"job {job_id}: admitted: not judged: ")
+    assert admitted.endswith(" s: it may be only slow, a sweep waits for 25 s and decides")
+    assert read_drained(real) == {}
+
+
 def test_reason_of_a_human_stands_word_for_word(real: RealCluster) -> None:
     """He drains the node while a job is about to start there."""
     sick = real.nodes[2]
@@ -107,7 +120,7 @@ def test_reason_of_a_human_stands_word_for_word(real: RealCluster) -> None:
     words = "ann: the fan, don't touch"
     real.run_as_root(["scontrol", "update", f"nodename={sick}", "state=drain", f"reason={words}"])
     wait_until(lambda: any("refused" in line for line in read_prologs(real, sick)))
-    assert read_prologs(real, sick)[-1] == f"job {job_id}: refused: already"
+    assert read_prologs(real, sick)[-1] == f"job {job_id}: refused: the node was out of service already"
     wait_until(lambda: real.state(job_id) == "PENDING")
     assert read_drained(real) == {sick: words}
 
