@@ -263,10 +263,16 @@ def _draw() -> float:
 def _alone(place: Place) -> Iterator[bool]:
     """Whether no other sweep runs on this node.
 
-    A lock of the process, not of the descriptor: a child that hangs on a dead mount doesn't inherit it.
+    A lock of the process, not of the descriptor: a child that hangs on a dead mount doesn't inherit it. Where
+    there can be none, as on a full /run, two sweeps are better than none.
     """
-    place.node.mkdir(0o700, parents=True, exist_ok=True)
-    fd = os.open(place.node / "sweep.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        place.node.mkdir(0o700, parents=True, exist_ok=True)
+        fd = os.open(place.node / "sweep.lock", flags, 0o600)
+    except OSError:
+        yield True
+        return
     try:
         yield _lock(fd)
     finally:

@@ -479,6 +479,14 @@ def test_the_hook_needs_nothing_but_the_name_of_its_node(site: Place) -> None:
     assert not (site.root / "called").exists()
 
 
+def test_a_sweep_without_room_for_its_lock_judges_all_the_same(site: Place) -> None:
+    """As on a full /run: a lost GPU must not be missed for that."""
+    site.node.parent.mkdir(parents=True)
+    site.node.touch()
+    assert run({"SLURMD_NODENAME": "n1"}, site) is False
+    assert "sweep: no snapshot for the prologs: " in site.log.read_text()
+
+
 def test_a_second_sweep_at_the_same_time_leaves_at_once(site: Place) -> None:
     """The first may be slow."""
     site.node.mkdir(parents=True)
