@@ -1,8 +1,8 @@
 """Writes checkpoints behind the training's back: one at a time, in a thread that lives for one save.
 
-A thread, because torch hashes nothing and copies nothing in it: it hands whole tensors to `write` of our
-file, and hashing, checksumming and the system calls all leave the interpreter to the training. A process
-would need the state in shared memory, and a fork of one that uses CUDA is no process at all.
+A thread, not a process: torch hands whole tensors to `write` of our file, and hashing, checksumming and the
+system calls leave the interpreter to the training, which is slowed no more than by another process that
+writes as many bytes (scripts/bench checkpoint). A process would need the state in shared memory.
 
 A fork of the training (a DataLoader worker) has no such thread; nothing of it is used there.
 """
