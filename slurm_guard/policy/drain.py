@@ -14,6 +14,7 @@ _CAUSES = (
     *("ecc_sram", "ecc_uncorrected", "ecc_dram", "xid"),
 )
 """What makes a driver ask for an action, the plainest first."""
+_CODES = re.compile(r"\(Xid [0-9, ]+ before\)")
 _FORM = re.compile(
     r"slurm-guard: (?P<check>[a-z0-9_]{1,40})"
     r"(?: gpu=(?P<gpu>\d{1,3}))? class=(?P<cls>[a-z]+)(?: job=(?P<job>[0-9_+]{1,30}))? id=(?P<id>[0-9a-f]{8})"
@@ -54,9 +55,12 @@ def choose_finding(verdict: NodeVerdict) -> Finding | None:
     worst = max(failed, key=lambda found: _GRAVITY.index(found.cls or HealthClass.APPLICATION), default=None)
     if worst is None or not _is_action(worst):
         return worst
-    beside = [f for f in verdict.findings if f.gpu == worst.gpu and f.cls is not None and not _is_action(f)]
-    cause = next((found for check in _CAUSES for found in beside if found.check == check), None)
-    if cause is None:
+    beside = [found for found in verdict.findings if found.gpu == worst.gpu and found.cls is not None]
+    # The driver's own line in the kernel log is a cause where it names the codes before it.
+    plain = [found for found in beside if not _is_action(found)]
+    plain += [found for found in beside if _is_action(found) and _CODES.search(found.evidence)]
+    cause = next((found for check in _CAUSES for found in plain if found.check == check), worst)
+    if cause is worst:
         return worst
     said = "; ".join(found.evidence for found in (cause, worst))
     return replace(cause, level=Level.FAIL, cls=worst.cls, evidence=said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurm_guard.model.health import Finding, Fitness, HealthClass, Level, NodeVerdict
@@ -39,6 +41,17 @@ def test_its_class_is_that_of_the_action() -> None:
     """Also where the kernel log says what the driver asks for."""
     assert (choose(ASKED, XID).value, choose(ASKED, XID).cls) == ("Xid 95", HealthClass.REBOOT)
     assert choose(ASKED, ACTION) == ASKED
+
+
+def test_codes_before_the_action_are_its_cause() -> None:
+    """The driver's line in the kernel log names them; memory errors say more."""
+    line = replace(
+        ASKED, cls=HealthClass.RESET, evidence="the driver asks for: GPU Reset (Xid 48, 95 before)"
+    )
+    assert choose(ACTION, line).check == "xid"
+    assert choose(ACTION, line).evidence.endswith("(Xid 48, 95 before); the driver asks to reset the GPU")
+    assert choose(line) == line
+    assert choose(ACTION, line, SRAM).check == choose(line, SRAM).check == "ecc_sram"
 
 
 def test_what_is_graver_than_the_action_is_named_itself() -> None:
