@@ -92,7 +92,7 @@ def read_places(
                     del waiting[number]
     for child in waiting.values():
         child.abandon()
-    hung = Unreadable(f"no answer in {timeout_s:g} s", Trouble.HUNG)
+    hung = Unreadable(f"no answer in {timeout_s:.1f} s", Trouble.HUNG)
     return [
         _build(path, heard[number]) if number in heard else PlaceReading(path, hung)
         for number, path in enumerate(paths)

@@ -91,7 +91,7 @@ def test_a_file_system_that_hangs_hides_no_other(tmp_path: Path, monkeypatch: py
         return real(path)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    hung, here = read_places(["/hung", str(tmp_path)], 0.5)
+    hung, here = read_places(["/hung", str(tmp_path)], 0.456789)
     assert hung.asked == Unreadable("no answer in 0.5 s", Trouble.HUNG)
     assert here.asked is None
 

@@ -41,9 +41,9 @@ def test_a_child_that_dies_is_an_error(ask: Ask) -> None:
 
 @both
 def test_a_function_that_hangs_is_given_up(ask: Ask) -> None:
-    """signal.pause never returns."""
-    with pytest.raises(CommandTimedOut):
-        ask("signal:pause", 0.5)
+    """signal.pause never returns; the message has no more digits than anybody reads."""
+    with pytest.raises(CommandTimedOut, match=r"gave no answer in 0\.5 s$"):
+        ask("signal:pause", 0.500012)
 
 
 def test_a_fork_that_hangs_holds_no_lock_of_its_parent(

@@ -203,6 +203,16 @@ def test_lost_gpu_refuses_and_drains_with_our_own_reason(node: Node) -> None:
     assert updates == [f"update nodename=n1 state=drain reason={drained.removeprefix('drained n1: ')}"]
 
 
+def test_reason_names_what_the_driver_asks_for_a_reset_for(node: Node) -> None:
+    """Who reads it looks for the memory; the log has the count and the driver's word."""
+    node.set_gpus("1.recovery_action 1", "1.ecc_sram 2")
+    assert node.start().returncode == REFUSED
+    unfit, drained, _ = node.read_log()
+    assert "GPU 1: ecc_sram (reset): 2 uncorrectable errors in SRAM" in unfit
+    assert unfit.endswith("; the driver asks to reset the GPU")
+    assert drained.startswith("drained n1: slurm-guard: ecc_sram gpu=1 class=reset job=12 id=")
+
+
 def test_reason_of_a_human_stands(node: Node) -> None:
     """The node is drained already: nothing is written."""
     (node.bin / "reason-n1").write_text("Reason=fan [ann@2026-01-01T00:00:00]\n")
