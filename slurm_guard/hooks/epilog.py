@@ -151,13 +151,14 @@ class Epilog:
         from slurm_guard.hooks.drain import Drained
         from slurm_guard.hooks.ledger import compose_entry, enter_once
         from slurm_guard.hooks.retire import retire_node
+        from slurm_guard.hooks.serial import name_gpus
         from slurm_guard.model.ledger import LedgerKind
         from slurm_guard.policy.drain import choose_finding
 
         self._say(f"unfit: {proof.why}")
         for line in compare(baseline, reading):
             self._say(f"since it began: {line}")
-        reading = name_lost(reading, baseline)
+        reading = name_gpus(self._place, name_lost(reading, baseline))
         drained = retire_node(
             self._compiled, self._place, self._job, proof.verdict,
             why=proof.why, reading=reading, environ=self._environ,

@@ -20,6 +20,7 @@ from slurm_guard.hooks.baseline import Baseline, write_baseline
 from slurm_guard.hooks.epilog import compare, name_lost, run
 from slurm_guard.hooks.leftover import Leftover
 from slurm_guard.hooks.place import Place
+from slurm_guard.hooks.serial import name_gpus
 from slurm_guard.hooks.snapshot import GpuCount
 from slurm_guard.model.claim import Claim, ClaimClass, Left, ScenePointer, encode_left, name_file
 from slurm_guard.model.health import (
@@ -144,6 +145,28 @@ def test_unfit_node_is_drained_and_refused(node: Node) -> None:
     assert ("proof", "s1", USER, "7", "ecc_sram") in node.ledger
     assert ("drain", "s1", USER, "7", "ecc_sram") in node.ledger
     assert "epilog: job 7: since it began: GPU 1: ecc_uncorrected 0 -> 2" in node.log
+
+
+def test_gpu_lost_without_a_baseline_has_the_serial_number_that_a_sweep_has_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that began before slurm-guard was installed."""
+    name_gpus(node.place, READING)
+    lost = GpuReading(1, gone=Unreadable("GPU is lost", Trouble.LOST))
+    monkeypatch.setitem(globals(), "READING", HealthReading((GPUS[0], lost)))
+    node.verdicts = [SICK]
+    assert node.run()
+    assert ("drain", "s1", USER, "7", "ecc_sram") in node.ledger
+
+
+def test_a_silent_gpu_is_left_to_the_sweep(node: Node) -> None:
+    """It may be only slow: a line, and no second look."""
+    node.begin()
+    silent = Finding("gpu_hung", 1, Level.SKIPPED, None, "unknown", "", "GPU 1: no answer in 2.8 s")
+    node.verdicts = [NodeVerdict(Fitness.UNKNOWN, None, (silent,))]
+    assert not node.run()
+    assert node.log == ["epilog: job 7: not judged: GPU 1: no answer in 2.8 s"]
+    assert node.probes == 1
 
 
 def test_forged_claim_drains_nothing(node: Node) -> None:
@@ -279,7 +302,7 @@ def test_two_epilogs_at_once_drain_once(node: Node) -> None:
         children.append(pid)
     assert sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children) == [0, 1]
     assert sum("state=drain" in call for call in node.slurm.calls) == 1
-    assert list(node.place.node.iterdir()) == []
+    assert os.listdir(node.place.node) == ["serials.json"]
 
 
 def test_epilog_that_cannot_have_its_turn_leaves_the_job_to_the_other(node: Node) -> None:
