@@ -15,7 +15,7 @@ class CheckpointKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of a checkpoint: its name, size in bytes and checksum (`xxh3-128:…`, `sha256:…` in schema 1)."""
+    """One file of a checkpoint: name, size in bytes and checksum (`xxh3-128:…`, `sha256:…` in schema 1)."""
 
     name: str
     size: int
