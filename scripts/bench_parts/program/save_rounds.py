@@ -75,7 +75,7 @@ def train(wanted: Callable[[], bool]) -> list[float]:
     """Seconds of each iteration, 50 at most and as long as they are wanted."""
     layers = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(10)))
     batch = torch.rand(8, 32)
-    took = []
+    took: list[float] = []
     while len(took) < ITERATIONS and wanted():
         took.append(clock(lambda: iterate(layers, batch)))
     return took
