@@ -87,10 +87,20 @@ def read_regular(path: str | Path, limit_bytes: int = 256 << 20) -> bytes:
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         if found.st_size > limit_bytes:
             raise OSError(errno.EFBIG, f"it is larger than {limit_bytes >> 20} MiB", str(path))
-        with open(fd, "rb", closefd=False) as file:
-            return file.read(limit_bytes)
+        return read_bounded(fd, limit_bytes)
     finally:
         os.close(fd)
+
+
+def read_bounded(fd: int, limit_bytes: int) -> bytes:
+    """What is left to read, at most so many bytes.
+
+    A single read of the limit would ask for that much memory first: a node that overcommits none refuses it.
+    """
+    body = bytearray()
+    while piece := os.read(fd, min(_PIECE, limit_bytes - len(body))):
+        body += piece
+    return bytes(body)
 
 
 def copy_tree(source: str | Path, target: str | Path, limit_bytes: int) -> tuple[int, bool]:

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_guard.adapters.files import read_bounded
 from slurm_guard.checkpoint.archive import inspect_file
 
 Files = Mapping[str, int]
@@ -172,11 +173,10 @@ def _lack_data(metadata: str, names: Files) -> str:
     name = os.path.basename(metadata)
     try:
         with open(metadata, "rb") as file:
-            text = file.read(_METADATA_LIMIT)
-            more = bool(file.read(1))
+            text = read_bounded(file.fileno(), _METADATA_LIMIT + 1)
     except OSError as error:
         return f"{name} cannot be read: {error.strerror or error}"
-    if not more and not text.endswith(b"."):
+    if len(text) <= _METADATA_LIMIT and not text.endswith(b"."):
         return f"{name} is cut off"
     for data in sorted({found.decode() for found in _DATA.findall(text)}):
         if not names.get(data):
@@ -218,7 +218,7 @@ def _number(value: object) -> float | None:
 def _read_json(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
-            body = json.loads(file.read(_JSON_LIMIT))
+            body = json.loads(read_bounded(file.fileno(), _JSON_LIMIT))
     except (OSError, ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

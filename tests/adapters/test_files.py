@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from slurm_guard.adapters.files import append_line, copy_tree, read_regular, refuse_trap, write_atomic
+from slurm_guard.adapters.files import (
+    append_line,
+    copy_tree,
+    read_bounded,
+    read_regular,
+    refuse_trap,
+    write_atomic,
+)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -137,3 +145,21 @@ def test_a_link_in_the_targets_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         copy_tree(source, target, 100)
     assert victim.read_bytes() == b"mine"
+
+
+def test_a_small_file_asks_for_little_memory(tmp_path: Path) -> None:
+    """However large it might be: a node that overcommits no memory would refuse the limit."""
+    (tmp_path / "file").write_bytes(b"abc" * 1000)
+    tracemalloc.start()
+    assert read_regular(tmp_path / "file", 1 << 30) == b"abc" * 1000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_what_is_read_ends_at_the_limit(tmp_path: Path) -> None:
+    """To the byte, across several pieces, and at the end of the file."""
+    (tmp_path / "file").write_bytes(bytes(3 << 20))
+    for limit, got in ((0, 0), (1, 1), (2 << 20, 2 << 20), (4 << 20, 3 << 20)):
+        with (tmp_path / "file").open("rb") as file:
+            assert len(read_bounded(file.fileno(), limit)) == got
