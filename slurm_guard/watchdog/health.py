@@ -44,6 +44,7 @@ class GpuWatch:
         self._child: ForkedChild | None = None
         self._next_s = float("-inf")
         self._heard_s = 0.0
+        self._error = ""
         self._told_hang = False
 
     def tick(self, now_s: float) -> list[Report]:
@@ -58,13 +59,13 @@ class GpuWatch:
                 self._child = None
             return []
         reports: list[Report] = []
-        error = ""
         for message in self._child.read():
             self._heard_s = now_s
-            error = message.get("error", error)
+            # Its end may be seen later than its last words.
+            self._error = message.get("error", "")
             reports += _parse(message)
         if self._child.ended:
-            forever = any(words in error for words in _NO_LIBRARY)
+            forever = any(words in self._error for words in _NO_LIBRARY)
             self._next_s = float("inf") if forever else now_s + _AFTER_END_S
         elif now_s - self._heard_s > _ANSWER_S:
             reports += self._give_up(now_s)

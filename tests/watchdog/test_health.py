@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -113,6 +114,34 @@ def test_without_a_library_nobody_asks_again() -> None:
             asked += watch.tick(hour * 3600.0)
             assert watch._child is child
     assert asked == []
+
+
+def test_last_words_count_though_the_end_is_seen_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe may give the error in one look and its end in the next."""
+
+    class Ending:
+        gone = True
+        said: ClassVar = [[{"error": "no NVML: NVML Shared Library Not Found"}], []]
+
+        def __init__(self, work: object) -> None:
+            self.ended = False
+            self._looks = iter(self.said)
+
+        def read(self) -> list[dict[str, str]]:
+            message = next(self._looks)
+            self.ended = not message
+            return message
+
+        def abandon(self) -> None:
+            pass
+
+    monkeypatch.setattr("slurm_guard.watchdog.health.ForkedChild", Ending)
+    with _watched(FakeGpus({})) as watch:
+        for now_s in (0.0, 1.0, 2.0):
+            watch.tick(now_s)
+        child = watch._child
+        watch.tick(1e9)
+        assert watch._child is child
 
 
 @pytest.mark.parametrize("how", ["killed", "no driver yet"])
