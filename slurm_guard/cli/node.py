@@ -24,6 +24,7 @@ from slurm_guard.config.site import load_site
 from slurm_guard.config.xid import SITE_FILE as XID_FILE
 from slurm_guard.config.xid import load_xid_table
 from slurm_guard.errors import OutsideError, UsageError
+from slurm_guard.hooks.context import read_node_name
 from slurm_guard.hooks.judgement import list_scratch
 from slurm_guard.job.writer import plain
 from slurm_guard.model.health import (
@@ -105,10 +106,6 @@ def _list_scratch() -> list[str]:
     return list_scratch(load_site(), of_jobs.ring_dir)
 
 
-def _node_name() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-
-
 def _read_boot_id() -> str | None:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -118,7 +115,7 @@ def _read_boot_id() -> str | None:
 
 def _as_json(verdict: NodeVerdict, reading: HealthReading) -> dict[str, Any]:
     return {
-        "node": _node_name(),
+        "node": read_node_name(os.environ),
         "boot_id": _read_boot_id(),
         "verdict": verdict.fitness.value,
         "class": verdict.cls and verdict.cls.value,
@@ -149,7 +146,8 @@ def _page(verdict: NodeVerdict, reading: HealthReading) -> str:
     rows.sort(key=lambda finding: _ORDER.index(finding.level))
     left = len([one for one in skipped if one not in rows])
     cls = f" ({verdict.cls.value})" if verdict.cls else ""
-    line = f"{plain(_node_name())}: {verdict.fitness.value}{cls}, {_count(len(reading.gpus), 'GPU')}"
+    node, seen = plain(read_node_name(os.environ)), _count(len(reading.gpus), "GPU")
+    line = f"{node}: {verdict.fitness.value}{cls}, {seen}"
     if left:
         line += f" ({left} {'check does' if left == 1 else 'checks do'} not apply, --json says why)"
     table = compose_table([_HEAD, *map(_row, rows)]) if rows else []
