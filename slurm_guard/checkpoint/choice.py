@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.refusal import read_refusals
-from slurm_guard.checkpoint.ring import read_ring
+from slurm_guard.checkpoint.ring import read_units
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
 from slurm_guard.policy.restore import Key, choose_checkpoint
 from slurm_guard.policy.trial import Trial, name_checkpoint
@@ -49,9 +49,10 @@ def find_resume(
     and so is what its ranks could not load.
     """
     refusals = read_refusals(Directories(ring_dir, milestone_dir))
-    ring, ring_skipped = read_ring(ring_dir)
+    ring, ring_skipped = read_units(ring_dir)
     milestones, milestone_skipped = read_checkpoints(os.path.abspath(milestone_dir))
-    return _choose(ring + milestones, ring_skipped + milestone_skipped, checksums, trials, refusals)
+    moments = _group_units(ring) | {milestone: (milestone,) for milestone in milestones}
+    return _choose(moments, ring_skipped + milestone_skipped, checksums, trials, refusals)
 
 
 def describe_skipped(choice: Choice) -> list[str]:
@@ -62,18 +63,38 @@ def describe_skipped(choice: Choice) -> list[str]:
     return lines
 
 
+def _group_units(ring: Iterable[Checkpoint]) -> dict[Checkpoint, tuple[Checkpoint, ...]]:
+    """What this node has of each moment, under the one that stands for all of it.
+
+    That other nodes have the rest is for the ranks to find out.
+    """
+    moments: dict[tuple[int, str], tuple[Checkpoint, ...]] = {}
+    for unit in ring:
+        key = unit.iteration, unit.fork
+        moments[key] = (*moments.get(key, ()), unit)
+    return {
+        replace(units[0], rank=None, finite=all(unit.finite for unit in units)): units
+        for units in moments.values()
+    }
+
+
 def _choose(
-    candidates: tuple[Checkpoint, ...],
+    moments: Mapping[Checkpoint, tuple[Checkpoint, ...]],
     skipped: tuple[Skipped, ...],
     checksums: bool,
     trials: Sequence[Trial] = (),
     refusals: Mapping[Key, str] = MappingProxyType({}),
 ) -> Choice:
+    candidates = tuple(moments)
     while True:
         chosen, passed = choose_checkpoint(candidates, trials=trials, refusals=refusals)
-        damaged = verify_checkpoint(chosen) if chosen is not None and checksums else None
+        damaged = _find_damage(moments[chosen]) if chosen is not None and checksums else None
         if damaged is None:
             is_withheld = chosen is None and any(candidate.finite for candidate in candidates)
             return Choice(chosen, skipped + passed, is_withheld)
         skipped += (damaged,)
         candidates = tuple(c for c in candidates if c is not chosen)
+
+
+def _find_damage(units: Iterable[Checkpoint]) -> Skipped | None:
+    return next((damage for unit in units if (damage := verify_checkpoint(unit))), None)

@@ -20,8 +20,8 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     `slurm-guard/JOBID` under the submit directory). Outside a job the job id is `local`.
 
     >>> job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "USER": "ann", "SLURM_SUBMIT_DIR": "/h"}
-    >>> plan_directories(job)
-    Directories(ring='/var/tmp/slurm-guard-ann/c-7', milestone='/h/slurm-guard/7/milestones')
+    >>> plan_directories(job).ring, plan_directories(job).milestone
+    ('/var/tmp/slurm-guard-ann/c-7', '/h/slurm-guard/7/milestones')
     """
     job = _job(environment)
     cluster = environment.get("SLURM_CLUSTER_NAME") or "cluster"
@@ -31,7 +31,8 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     base = environment.get("SLURM_GUARD_RING_DIR") or f"/var/tmp/slurm-guard-{user}"
     state = plan_state_directory(environment, working_directory)
     milestone = environment.get("SLURM_GUARD_MILESTONE_DIR") or os.path.join(state, "milestones")
-    return Directories(ring=os.path.join(base, f"{cluster}-{job}"), milestone=milestone)
+    ring = os.path.join(base, f"{cluster}-{job}")
+    return Directories(ring, milestone, rescue=os.path.join(state, "rescue"))
 
 
 def plan_state_directory(environment: Mapping[str, str], working_directory: str = ".") -> str:

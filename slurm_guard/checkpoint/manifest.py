@@ -23,8 +23,8 @@ from slurm_guard.checkpoint.part import WriteParts, read_checksum
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped, Stamp
 
-SCHEMA = 2
-"""1 had SHA-256 checksums of the parts, 2 has XXH3-128; both are read."""
+SCHEMA = 3
+"""1 had SHA-256 checksums of the parts, 2 has XXH3-128, 3 knows of shards; all are read."""
 MANIFEST = "MANIFEST.json"
 MANIFEST_LIMIT = 4 << 20
 """Bytes of a manifest that are read; more is no manifest of ours."""
@@ -195,6 +195,9 @@ def _seal(
         time.time(),
         parts,
         stamp.fork,
+        stamp.rank,
+        stamp.replica,
+        stamp.shards,
     )
     with open(os.path.join(working, MANIFEST), "wb") as file:
         file.write(_compose(checkpoint))
@@ -227,6 +230,9 @@ def _compose(checkpoint: Checkpoint) -> bytes:
         "finite": checkpoint.finite,
         "world_size": checkpoint.world_size,
         "fork": checkpoint.fork,
+        "rank": checkpoint.rank,
+        "replica": checkpoint.replica,
+        "shards": checkpoint.shards,
         "written_s": checkpoint.written_s,
         "parts": [{"name": p.name, "size": p.size, "checksum": p.checksum} for p in checkpoint.parts],
     }
@@ -241,6 +247,8 @@ def _parse(directory: str, text: bytes) -> Checkpoint:
             raise CheckpointError(f"its manifest has schema {schema}; this slurm-guard reads up to {SCHEMA}")
         if checksum != _body_checksum(body):
             raise CheckpointError(f"{MANIFEST} does not have its own checksum: it was changed or damaged")
+        if schema < 3:
+            body |= {"rank": None, "replica": True, "shards": 0}
         checkpoint = Checkpoint(
             CheckpointKind(body["kind"]),
             directory,
@@ -255,6 +263,9 @@ def _parse(directory: str, text: bytes) -> Checkpoint:
                 for p in body["parts"]
             ),
             _typed(body, "fork", str),
+            _typed(body, "rank", int, type(None)),
+            _typed(body, "replica", bool),
+            _typed(body, "shards", int),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise CheckpointError(f"{MANIFEST} is no manifest of ours ({type(error).__name__})") from error

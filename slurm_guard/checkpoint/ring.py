@@ -1,6 +1,15 @@
-"""The ring: frequent checkpoints on the node's own disk, the newest few kept."""
+"""The ring: frequent checkpoints on the node's own disk, the newest few kept.
+
+    iteration-0000000042/             the replica: what every rank holds alike
+    rank-00003/iteration-0000000042/  the shard: what rank 3 alone holds
+
+A node may hold shards of ranks that run on others: copies, for the day on which their node is gone.
+"""
 
 from __future__ import annotations
+
+import os
+import re
 
 from slurm_guard.checkpoint.directory import distrust, make_private
 from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, remove_stale, write_checkpoint
@@ -13,35 +22,77 @@ from slurm_guard.policy.restore import choose_kept
 KEEP = 2
 """How many complete checkpoints a ring holds. While one is written there is room for one more."""
 
+_SHARDS = re.compile(r"rank-(\d{5,9})")
 
-def read_ring(directory: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
-    """The checkpoints of this node's ring, oldest first, and why others are none.
+
+def shard_directory(ring: str, rank: int) -> str:
+    """Where the shards of a rank are in this ring.
+
+    >>> shard_directory("/nvme/c-7", 3)
+    '/nvme/c-7/rank-00003'
+    """
+    return os.path.join(ring, f"rank-{rank:05d}")
+
+
+def read_units(ring: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
+    """All replicas and shards of this node's ring, each rank's oldest first, and why others are none.
 
     Nothing is read from a directory into which another user could have put files.
     """
-    if why := distrust(directory):
-        return (), (Skipped(directory, f"the ring is not used: {why}"),)
-    return read_checkpoints(directory)
+    if why := distrust(ring):
+        return (), (Skipped(ring, f"the ring is not used: {why}"),)
+    units, skipped = read_checkpoints(ring)
+    units = tuple(unit for unit in units if unit.rank is None)
+    for rank, directory in _shard_directories(ring):
+        found, bad = read_checkpoints(directory)
+        units += tuple(unit for unit in found if unit.rank == rank)
+        skipped += bad
+        skipped += tuple(
+            Skipped(unit.directory, f"it is not a shard of rank {rank}")
+            for unit in found
+            if unit.rank != rank
+        )
+    return units, skipped
 
 
-def write_ring(directory: str, stamp: Stamp, write_parts: WriteParts) -> Checkpoint:
-    """Write a ring checkpoint, then drop the oldest. Nothing is dropped before this one is complete.
+def write_unit(ring: str, stamp: Stamp, write_parts: WriteParts, *, early: bool = False) -> Checkpoint:
+    """Write the replica or the shard that `stamp` says, and drop its oldest. Nothing is dropped before.
+
+    With `early` the oldest go before the writing instead, once their successors are complete on all ranks:
+    they are where every rank waits for its save before the next one begins. One that goes ahead of a slower
+    one would else drop the last that both have.
 
     Raises:
         CheckpointError: it could not be written, or is not what was written; the ring is as before.
     """
-    make_private(directory)
+    make_private(ring)
+    directory = ring if stamp.rank is None else shard_directory(ring, stamp.rank)
+    if directory != ring:
+        make_private(directory)
+    if early:
+        trim_units(directory, below=stamp.iteration)
     written = write_checkpoint(directory, CheckpointKind.RING, stamp, write_parts)
     proven = read_checkpoint(written.directory)
     if isinstance(proven, Skipped):
         raise CheckpointError(f"the checkpoint just written is not good: {proven.reason}")
-    _drop_old(directory, proven)
+    if not early:
+        _drop_old(directory, proven)
     return proven
 
 
-def clean_ring(directory: str) -> int:
+def trim_units(directory: str, *, below: int) -> None:
+    """Drop all but the newest complete ones before iteration `below`, which is about to be written."""
+    good, _ = read_checkpoints(directory)
+    past = [unit for unit in good if unit.iteration < below]
+    if past:
+        _drop_old(directory, past[-1])
+
+
+def clean_ring(ring: str) -> int:
     """Remove unfinished checkpoints of writers that are dead; how many."""
-    return 0 if distrust(directory) else remove_stale(directory)
+    if distrust(ring):
+        return 0
+    return remove_stale(ring) + sum(remove_stale(directory) for _, directory in _shard_directories(ring))
 
 
 def _drop_old(directory: str, newest: Checkpoint) -> None:
@@ -50,3 +101,12 @@ def _drop_old(directory: str, newest: Checkpoint) -> None:
     for checkpoint in good:
         if checkpoint.directory not in kept:
             remove_checkpoint(checkpoint.directory)
+
+
+def _shard_directories(ring: str) -> list[tuple[int, str]]:
+    try:
+        names = sorted(os.listdir(ring))
+    except OSError:
+        return []
+    found = ((_SHARDS.fullmatch(name), os.path.join(ring, name)) for name in names)
+    return [(int(match[1]), path) for match, path in found if match and not distrust(path)]

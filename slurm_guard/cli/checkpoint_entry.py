@@ -12,7 +12,7 @@ from typing import Any, Union
 
 from slurm_guard.checkpoint.foreign import Foreign, Naming, find_foreign, read_foreign
 from slurm_guard.checkpoint.manifest import MANIFEST, read_checkpoint, read_checkpoints
-from slurm_guard.checkpoint.ring import read_ring
+from slurm_guard.checkpoint.ring import read_units
 from slurm_guard.cli.checkpoint_past import Doubt, own_directories, read_past
 from slurm_guard.cli.table import compose_table
 from slurm_guard.errors import UsageError
@@ -69,7 +69,7 @@ def look(directories: Sequence[str] | None, naming: Naming) -> list[Place]:
         return [_look_into(directory, naming) for directory in dict.fromkeys(directories)]
     own = own_directories()
     places = []
-    for directory, read in ((own.ring, read_ring), (own.milestone, read_checkpoints)):
+    for directory, read in ((own.ring, read_units), (own.milestone, read_checkpoints)):
         good, bad = read(directory)
         problems = tuple(skipped for skipped in bad if skipped.directory == directory)
         rows: list[_Row] = [*good, *(skipped for skipped in bad if skipped.directory != directory)]

@@ -29,6 +29,10 @@ class Stamp:
     `finite` is False when the loss was not, or when the state itself holds a NaN. `fork` names the
     attempt that computed it: iteration 80 of an attempt that was rolled back is not iteration 80 of
     the attempt that followed, and ranks must never mix the two.
+
+    What is saved of one moment is a *replica*, which every rank holds alike (`rank` None), and *shards*,
+    which the named rank alone holds. The whole has a replica if `replica` is set, and cannot do without its
+    `shards` shards: all ranks' or none's.
     """
 
     iteration: int
@@ -37,14 +41,17 @@ class Stamp:
     finite: bool = True
     world_size: int = 1
     fork: str = ""
+    rank: int | None = None
+    replica: bool = True
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A complete checkpoint: everything that MANIFEST.json says about it.
 
-    `written_s` is epoch seconds, for people; the order is by iteration. `finite` and `fork` are
-    those of its `Stamp`. A loss that is not finite is kept as None.
+    `written_s` is epoch seconds, for people; the order is by iteration. `finite`, `fork` and what follows
+    are those of its `Stamp`. A loss that is not finite is kept as None.
     """
 
     kind: CheckpointKind
@@ -57,6 +64,9 @@ class Checkpoint:
     written_s: float
     parts: tuple[Part, ...]
     fork: str = ""
+    rank: int | None = None
+    replica: bool = True
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """Where the checkpoints of one job are: `ring` on each node, `milestone` on shared storage."""
+    """Where the checkpoints of one job are: `ring` on each node, `milestone` on shared storage.
+
+    `rescue` is what was saved of the rings before the job left its nodes: a ring on shared storage.
+    """
 
     ring: str
     milestone: str
+    rescue: str = ""

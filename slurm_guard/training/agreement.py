@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.refusal import read_refusals
-from slurm_guard.checkpoint.ring import read_ring
+from slurm_guard.checkpoint.ring import read_units
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
 from slurm_guard.policy.restore import choose_checkpoint, choose_common, describe_disagreement, key_of
@@ -133,7 +133,7 @@ def agree(directories: Directories, wish: Wish, *, verify: bool, gather: Gather 
 def _read_candidates(
     directories: Directories, wish: Wish
 ) -> tuple[Checkpoint | None, tuple[Checkpoint, ...], tuple[Skipped, ...]]:
-    ring, ring_skipped = read_ring(directories.ring)
+    ring, ring_skipped = read_units(directories.ring)
     milestones, milestone_skipped = read_checkpoints(directories.milestone)
     candidates, skipped = ring + milestones, ring_skipped + milestone_skipped
     if not wish.directory:

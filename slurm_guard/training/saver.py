@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_guard.checkpoint.milestone import write_milestone
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Part, Stamp
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.staging import Staging
@@ -96,7 +96,7 @@ class Saver:
             return [write_state(staged, path, self._writer.cancelled)]
 
         if due.ring:
-            _attempt(lambda: write_ring(self._directories.ring, stamp, write_parts))
+            _attempt(lambda: write_unit(self._directories.ring, stamp, write_parts))
         if due.milestone:
             _attempt(lambda: write_milestone(self._directories.milestone, stamp, write_parts, self._rule))
 

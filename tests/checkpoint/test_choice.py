@@ -9,7 +9,7 @@ from pathlib import Path
 from slurm_guard.checkpoint.choice import Choice, find_resume
 from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.checkpoint.milestone import write_milestone
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 
 
@@ -18,7 +18,7 @@ def parts(directory: str) -> None:
 
 
 def ring(directory: Path, iteration: int, *, finite: bool = True) -> Checkpoint:
-    return write_ring(str(directory / "ring"), Stamp(iteration, finite=finite), parts)
+    return write_unit(str(directory / "ring"), Stamp(iteration, finite=finite), parts)
 
 
 def milestone(directory: Path, iteration: int) -> Checkpoint:
@@ -56,9 +56,9 @@ def test_each_newer_one_that_is_skipped_has_a_reason(tmp_path: Path) -> None:
 def test_both_sides_plan_the_same_directories() -> None:
     """What guarded-srun sets is what the ranks read: the job's own directory is put below the ring's base."""
     job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_GUARD_STATE_DIR": "/s", "USER": "ann"}
-    assert plan_directories(job) == Directories("/var/tmp/slurm-guard-ann/c-7", "/s/milestones")
+    assert plan_directories(job) == Directories("/var/tmp/slurm-guard-ann/c-7", "/s/milestones", "/s/rescue")
     named = {**job, "SLURM_GUARD_RING_DIR": "/nvme", "SLURM_GUARD_MILESTONE_DIR": "/lustre/m"}
-    assert plan_directories(named) == Directories("/nvme/c-7", "/lustre/m")
+    assert plan_directories(named) == Directories("/nvme/c-7", "/lustre/m", "/s/rescue")
     assert plan_directories({}, "/here").milestone == "/here/slurm-guard/local/milestones"
 
 

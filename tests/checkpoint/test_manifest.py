@@ -103,7 +103,7 @@ def _swap(directory: Path) -> None:
         (_no_json, "no manifest of ours"),
         (_other_json, "no manifest of ours"),
         (_cut_manifest, "no manifest of ours"),
-        (_newer_schema, "has schema 99; this slurm-guard reads up to 2"),
+        (_newer_schema, "has schema 99; this slurm-guard reads up to 3"),
         (_changed_manifest, "does not have its own checksum"),
         (_swap, "is that of iteration 7"),
     ],

@@ -11,7 +11,7 @@ from slurm_guard.checkpoint import milestone as module
 from slurm_guard.checkpoint.directory import plan_environment
 from slurm_guard.checkpoint.manifest import read_checkpoints
 from slurm_guard.checkpoint.milestone import write_milestone
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Skipped, Stamp
 from slurm_guard.model.limits import Settings
@@ -43,7 +43,7 @@ def test_the_rule_is_applied_after_each_save(tmp_path: Path) -> None:
 def test_only_milestones_are_removed(tmp_path: Path) -> None:
     """A ring in the same directory has a rule of its own; what is no checkpoint is nobody's."""
     tmp_path.chmod(0o700)
-    write_ring(str(tmp_path), Stamp(10, fork="a"), parts)
+    write_unit(str(tmp_path), Stamp(10, fork="a"), parts)
     (tmp_path / "iteration-0000000020").mkdir()
     save(tmp_path, 30)
     save(tmp_path, 40, Retention(last=1))

@@ -14,7 +14,7 @@ import pytest
 
 from slurm_guard.checkpoint.choice import find_resume
 from slurm_guard.checkpoint.manifest import verify_checkpoint
-from slurm_guard.checkpoint.ring import clean_ring, read_ring, write_ring
+from slurm_guard.checkpoint.ring import clean_ring, read_units, write_unit
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Stamp
 
@@ -25,11 +25,11 @@ def save(ring: Path, iteration: int, *, finite: bool = True, fork: str = "a", si
     def parts(directory: str) -> None:
         Path(directory, "state.pt").write_bytes(b"x" * size)
 
-    write_ring(str(ring), Stamp(iteration, finite=finite, fork=fork), parts)
+    write_unit(str(ring), Stamp(iteration, finite=finite, fork=fork), parts)
 
 
 def iterations(ring: Path) -> list[int]:
-    return [checkpoint.iteration for checkpoint in read_ring(str(ring))[0]]
+    return [checkpoint.iteration for checkpoint in read_units(str(ring))[0]]
 
 
 def test_the_newest_two_are_kept(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_a_ring_that_others_could_write_to_is_not_used(tmp_path: Path) -> None:
     ring = tmp_path / "ring"
     save(ring, 10)
     ring.chmod(0o777)
-    good, skipped = read_ring(str(ring))
+    good, skipped = read_units(str(ring))
     assert good == ()
     assert "others may write to it" in skipped[0].reason
     with pytest.raises(CheckpointError, match="others may write"):
         save(ring, 20)
     link = tmp_path / "link"
     link.symlink_to(ring)
-    assert "not a directory of this user" in read_ring(str(link))[1][0].reason
+    assert "not a directory of this user" in read_units(str(link))[1][0].reason
 
 
 def test_a_full_disk_keeps_what_there_was(small_disk: Path) -> None:
@@ -82,14 +82,14 @@ def test_a_full_disk_keeps_what_there_was(small_disk: Path) -> None:
     save(ring, 20, size=1_000_000)
     with pytest.raises(CheckpointError, match="No space left on device"):
         save(ring, 30, size=1_000_000)
-    assert [verify_checkpoint(c) for c in read_ring(str(ring))[0]] == [None, None]
+    assert [verify_checkpoint(c) for c in read_units(str(ring))[0]] == [None, None]
     assert iterations(ring) == [10, 20]
     assert len(os.listdir(ring)) == 2
 
 
 WRITER = """
 import sys
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.model.checkpoint import Stamp
 
 def parts(directory):
@@ -101,7 +101,7 @@ def parts(directory):
 ring, iteration = sys.argv[1], int(sys.argv[2])
 while True:
     iteration += 1
-    write_ring(ring, Stamp(iteration, fork=sys.argv[2]), parts)
+    write_unit(ring, Stamp(iteration, fork=sys.argv[2]), parts)
     print(iteration, flush=True)
 """
 

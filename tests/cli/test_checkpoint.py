@@ -13,7 +13,7 @@ from foreign_layout import cut, save, save_trainer
 from typer.testing import CliRunner
 
 from slurm_guard.checkpoint.milestone import write_milestone
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.cli.app import main
 from slurm_guard.cli.checkpoint import app
 from slurm_guard.model.checkpoint import Checkpoint, Stamp
@@ -60,7 +60,7 @@ def test_latest_knows_the_directories_of_the_job_around(
     monkeypatch.setenv("SLURM_GUARD_RING_DIR", str(tmp_path / "ring"))
     monkeypatch.setenv("SLURM_GUARD_MILESTONE_DIR", str(tmp_path / "milestones"))
     milestone(tmp_path / "milestones", 20)
-    write_ring(str(tmp_path / "ring" / "c-7"), Stamp(25), parts)
+    write_unit(str(tmp_path / "ring" / "c-7"), Stamp(25), parts)
     result = CliRunner().invoke(app, ["latest", "--json"])
     assert json.loads(result.stdout)["resume_from"] == "ring:25"
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from slurm_guard.checkpoint.foreign import Naming
 from slurm_guard.checkpoint.milestone import write_milestone
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.cli.app import main
 from slurm_guard.cli.checkpoint import app
 from slurm_guard.cli.checkpoint_entry import look
@@ -152,7 +152,7 @@ def test_only_whole_checkpoints_of_ours_go(tmp_path: Path) -> None:
 def test_the_unfinished_of_a_living_writer_stays(tmp_path: Path) -> None:
     """In a ring its lock tells, once it has had time to take one; on shared storage a day must pass."""
     ring = tmp_path / "ring"
-    write_ring(str(ring), Stamp(10), parts)
+    write_unit(str(ring), Stamp(10), parts)
     path = leave_unfinished(ring, age_s=30 * 60)
     descriptor = os.open(path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.refusal import note_refusals
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Directories, Stamp
 from slurm_guard.training.agreement import Agreed, Wish, agree, parse_wish
@@ -23,7 +23,7 @@ RANKS = 3
 def save(root: Path, rank: int, iteration: int) -> Path:
     ring = str(root / str(rank) / "ring")
     stamp = Stamp(iteration, fork="a")
-    return Path(write_ring(ring, stamp, lambda path: [write_state({"at": iteration}, path)]).directory)
+    return Path(write_unit(ring, stamp, lambda path: [write_state({"at": iteration}, path)]).directory)
 
 
 def agree_all(root: Path, wish: Wish | tuple[Wish, ...] = Wish()) -> list[Agreed]:  # noqa: B008 - frozen
@@ -76,7 +76,7 @@ def test_a_file_that_torch_refuses_on_one_rank_is_out_for_all(tmp_path: Path) ->
         ring = str(tmp_path / str(rank) / "ring")
         bad = b"no torch file" if rank == 2 else None
         stamp = Stamp(20, fork="a")
-        write_ring(ring, stamp, lambda path, bad=bad: _write(path, bad))  # type: ignore[misc]
+        write_unit(ring, stamp, lambda path, bad=bad: _write(path, bad))  # type: ignore[misc]
     milestone = str(tmp_path / "milestones")
     write_milestone(milestone, Stamp(15), lambda path: [write_state({"at": 15}, path)])
     agreed = agree_all(tmp_path)

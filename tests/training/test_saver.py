@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.training import saver as module
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
@@ -45,9 +45,9 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
     def write(directory: str, stamp: Stamp, write_parts: Callable[[str], Any]) -> Checkpoint:
         gate.wait(60)
-        return write_ring(directory, stamp, write_parts)
+        return write_unit(directory, stamp, write_parts)
 
-    monkeypatch.setattr(module, "write_ring", write)
+    monkeypatch.setattr(module, "write_unit", write)
     yield gate
     gate.set()
 

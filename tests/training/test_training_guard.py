@@ -14,7 +14,7 @@ import pytest
 
 from slurm_guard.adapters.heartbeat import read_heartbeat
 from slurm_guard.checkpoint.manifest import read_checkpoints
-from slurm_guard.checkpoint.ring import write_ring
+from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Stamp
 from slurm_guard.model.heartbeat import Heartbeat
@@ -341,7 +341,7 @@ def test_a_checkpoint_from_before_there_was_clipping_is_resumed(
 ) -> None:
     """And a name that is the guard's own is refused before anything is saved under it."""
     saved = {"model": state["model"].state_dict(), "optimizer": state["optimizer"].state_dict(), "seen": 7}
-    write_ring(str(tmp_path / "ring" / "cluster-local"), Stamp(8), lambda path: [write_state(saved, path)])
+    write_unit(str(tmp_path / "ring" / "cluster-local"), Stamp(8), lambda path: [write_state(saved, path)])
     one = guard(tmp_path)
     assert one.resume(state)
     assert state["seen"] == 7
