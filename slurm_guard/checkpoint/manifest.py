@@ -52,24 +52,29 @@ def write_checkpoint(parent: str, kind: CheckpointKind, stamp: Stamp, write_part
         CheckpointError: the files could not be written (disk full, no rights …).
     """
     final = os.path.join(parent, checkpoint_name(stamp.iteration))
-    working = os.path.join(parent, f"{_WORKING}{checkpoint_name(stamp.iteration)}-{secrets.token_hex(4)}")
-    present = _same(final, stamp)
-    if present is not None:
-        return present
-    try:
-        os.mkdir(working)
-        with contextlib.ExitStack() as locked:
-            with contextlib.suppress(OSError):  # not every shared file system has locks
-                locked.enter_context(held(lock(working)))
-            parts = _collect(working, write_parts(working) or ())
-            checkpoint = _seal(working, final, kind, stamp, parts)
-            _put_in_place(working, final, stamp)
-            _sync(parent)
-            return checkpoint
-    except OSError as error:
-        raise CheckpointError(f"cannot write the checkpoint {final}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
+
+    def compose(parts: tuple[Part, ...]) -> bytes:
+        return _compose(_describe(final, kind, stamp, parts))
+
+    return _write(final, stamp.fork, write_parts, compose)
+
+
+def copy_checkpoint(directory: str, manifest: bytes, write_parts: WriteParts) -> Checkpoint:
+    """Write a checkpoint of which this is the MANIFEST.json, byte for byte, as `directory`; otherwise as
+    `write_checkpoint` does.
+
+    Raises:
+        CheckpointError: this is no manifest of a checkpoint of this name, what was written is not what it
+            says, or the files could not be written.
+    """
+    named = parse_manifest(directory, manifest)
+
+    def compose(parts: tuple[Part, ...]) -> bytes:
+        if {part.name: part for part in parts} != {part.name: part for part in named.parts}:
+            raise CheckpointError(f"{directory} was not written: its bytes are not those of its {MANIFEST}")
+        return manifest
+
+    return _write(directory, named.fork, write_parts, compose)
 
 
 def read_checkpoint(directory: str) -> Checkpoint | Skipped:
@@ -77,7 +82,7 @@ def read_checkpoint(directory: str) -> Checkpoint | Skipped:
     try:
         with open(os.path.join(directory, MANIFEST), "rb") as file:
             text = file.read(MANIFEST_LIMIT + 1)
-        checkpoint = _parse(directory, text)
+        checkpoint = parse_manifest(directory, text)
         for part in checkpoint.parts:
             size = os.stat(os.path.join(directory, part.name)).st_size
             if size != part.size:
@@ -157,9 +162,35 @@ def _is_stale(path: str, age_s: float) -> bool:
     return True
 
 
-def _same(final: str, stamp: Stamp) -> Checkpoint | None:
-    present = read_checkpoint(final)
-    return present if isinstance(present, Checkpoint) and present.fork == stamp.fork else None
+def _write(
+    final: str, fork: str, write_parts: WriteParts, compose: Callable[[tuple[Part, ...]], bytes]
+) -> Checkpoint:
+    """`compose` makes the manifest once the parts are on the disk."""
+    parent, name = os.path.split(final)
+    working = os.path.join(parent, f"{_WORKING}{name}-{secrets.token_hex(4)}")
+    present = find_same(final, fork)
+    if present is not None:
+        return present
+    try:
+        os.mkdir(working)
+        with contextlib.ExitStack() as locked:
+            with contextlib.suppress(OSError):  # not every shared file system has locks
+                locked.enter_context(held(lock(working)))
+            manifest = compose(_collect(working, write_parts(working) or ()))
+            _seal(working, manifest)
+            _put_in_place(working, final, fork)
+            _sync(parent)
+            return parse_manifest(final, manifest)
+    except OSError as error:
+        raise CheckpointError(f"cannot write the checkpoint {final}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
+
+
+def find_same(directory: str, fork: str) -> Checkpoint | None:
+    """The checkpoint in this directory where the attempt `fork` wrote it; sizes are compared, no bytes."""
+    present = read_checkpoint(directory)
+    return present if isinstance(present, Checkpoint) and present.fork == fork else None
 
 
 def _collect(working: str, hashed: Iterable[Part]) -> tuple[Part, ...]:
@@ -180,11 +211,9 @@ def _collect(working: str, hashed: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _seal(
-    working: str, final: str, kind: CheckpointKind, stamp: Stamp, parts: tuple[Part, ...]
-) -> Checkpoint:
+def _describe(final: str, kind: CheckpointKind, stamp: Stamp, parts: tuple[Part, ...]) -> Checkpoint:
     loss = stamp.loss if stamp.loss is not None and math.isfinite(stamp.loss) else None
-    checkpoint = Checkpoint(
+    return Checkpoint(
         kind,
         final,
         stamp.iteration,
@@ -199,20 +228,22 @@ def _seal(
         stamp.replica,
         stamp.shards,
     )
+
+
+def _seal(working: str, manifest: bytes) -> None:
     with open(os.path.join(working, MANIFEST), "wb") as file:
-        file.write(_compose(checkpoint))
+        file.write(manifest)
         file.flush()
         os.fsync(file.fileno())
     _sync(working)
-    return checkpoint
 
 
-def _put_in_place(working: str, final: str, stamp: Stamp) -> None:
+def _put_in_place(working: str, final: str, fork: str) -> None:
     try:
         os.rename(working, final)
     except OSError:
         # Somebody else's writer of the same disk was faster, or a broken or rolled-back one has the name.
-        if _same(final, stamp) is not None:
+        if find_same(final, fork) is not None:
             return
         aside = f"{working}-replaced"
         os.rename(final, aside)
@@ -239,7 +270,12 @@ def _compose(checkpoint: Checkpoint) -> bytes:
     return json.dumps({**body, "checksum": _body_checksum(body)}, indent=1).encode() + b"\n"
 
 
-def _parse(directory: str, text: bytes) -> Checkpoint:
+def parse_manifest(directory: str, text: bytes) -> Checkpoint:
+    """What this MANIFEST.json says of the checkpoint in `directory`; nothing is looked at there.
+
+    Raises:
+        CheckpointError: it is none of ours, damaged, of a newer schema, or of another iteration.
+    """
     try:
         body: dict[str, Any] = json.loads(text)
         schema, checksum = int(body["schema"]), body.pop("checksum", None)
