@@ -151,9 +151,10 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
     from slurm_guard.checkpoint.directory import plan_environment
     from slurm_guard.job.front import read_working_directory, run_front
 
+    os.environ.pop("SLURM_GUARD_TRIALS", None)  # of another job, whose rank has submitted this one
     environment = plan_environment(settings, os.environ, read_working_directory())
     if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and "SLURM_GUARD_RESUME_FROM" not in os.environ:
-        # Training code that knows no slurm_guard is told where it goes on.
+        # Training code that knows no slurm_guard is told where it goes on, and the guard's what to avoid.
         from slurm_guard.job.front_resume import read_resume
 
         resume = read_resume({**os.environ, **environment}, rest)

@@ -38,7 +38,8 @@ _HOOK_SECTIONS: dict[str, str] = {
 """Key -> section of what is the administrators' own in the site's file: `load_site` reads it."""
 
 _OWN_VARIABLES = frozenset(
-    ENVIRONMENT_PREFIX + name for name in ("RUN", "ATTEMPT", "RESUME_FROM", "HEARTBEAT", "SPOOL", "VENV")
+    ENVIRONMENT_PREFIX + name
+    for name in ("RUN", "ATTEMPT", "RESUME_FROM", "TRIALS", "HEARTBEAT", "SPOOL", "VENV")
 )
 """What is handed from one part of slurm-guard to another: no settings, and no mistakes."""
 

@@ -15,41 +15,48 @@ from slurm_guard.checkpoint.choice import describe_skipped, find_resume
 from slurm_guard.checkpoint.directory import plan_directories, plan_state_directory
 from slurm_guard.errors import SlurmGuardError
 from slurm_guard.job.journal import command_hash, read_journal
-from slurm_guard.policy.trial import read_trials
+from slurm_guard.policy.trial import dump_trials, read_trials
 
 _DEADLINE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What the ranks are told, and what the user is: `SLURM_GUARD_RESUME_FROM`, and why not from others."""
+    """What the ranks are told, and what the user is: why not from other checkpoints.
+
+    The ranks get `SLURM_GUARD_RESUME_FROM`, as far as this node sees checkpoints, and `SLURM_GUARD_TRIALS`,
+    by which they choose themselves among those of all nodes.
+    """
 
     environment: dict[str, str]
     lines: tuple[str, ...] = ()
 
 
 def read_resume(environment: Mapping[str, str], argv: Sequence[str]) -> Resume:
-    """Where the job with this environment goes on with this srun line; nothing where it begins.
+    """Where the job with this environment goes on with this srun line.
 
-    What its journal says of earlier attempts is heeded. Nothing too where no answer comes within 3 s.
+    What its journal says of earlier attempts is heeded. Nothing where no answer comes within 3 s.
     """
     command = [sys.executable, "-I", "-m", __name__, command_hash(argv)]
     try:
-        found, *lines = json.loads(run(command, _DEADLINE_S, env=environment))
+        found, trials, *lines = json.loads(run(command, _DEADLINE_S, env=environment))
     except (SlurmGuardError, ValueError):
         return Resume({})
-    return Resume({"SLURM_GUARD_RESUME_FROM": found} if found else {}, tuple(lines))
+    told = {"SLURM_GUARD_RESUME_FROM": found, "SLURM_GUARD_TRIALS": trials}
+    return Resume({name: value for name, value in told.items() if value}, tuple(lines))
 
 
 def main(command: str) -> int:
-    """Print what the newest good checkpoint that this node can see is called, and why not newer ones."""
+    """Print what the newest good checkpoint that this node can see is called, the attempts that speak against
+    any, and why not newer ones.
+    """
     directories = plan_directories(os.environ)
     entries = []
     with suppress(OSError, SlurmGuardError):  # a journal that cannot be read is no reason to begin anew
         entries = read_journal(Path(plan_state_directory(os.environ), "journal.jsonl"))
     trials = read_trials(entry for entry in entries if entry.get("command") == command)
     choice = find_resume(directories.milestone, directories.ring, checksums=False, trials=trials)
-    sys.stdout.write(json.dumps([choice.resume_from, *describe_skipped(choice)]))
+    sys.stdout.write(json.dumps([choice.resume_from, dump_trials(trials), *describe_skipped(choice)]))
     return 0
 
 

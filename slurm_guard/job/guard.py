@@ -47,6 +47,7 @@ from slurm_guard.policy import act
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.policy.session import Session
 from slurm_guard.policy.standing import Standing
+from slurm_guard.policy.trial import read_trials
 from slurm_guard.policy.watch import WatchTable
 from slurm_guard.ports import Clock, Slurm
 
@@ -234,7 +235,8 @@ class Guard:
             self._recorder.note(one, self._attempt, self.session.step_id, self._start.settings)
 
     def _restart(self, recovery: Recovery) -> None:
-        env = dict(plan_restart_environment(self._outcome)) if self._outcome else {}
+        trials = read_trials(self._journal.own_entries())
+        env = dict(plan_restart_environment(self._outcome, trials, self._environ)) if self._outcome else {}
         nodes = len(self._step.nodes) if recovery.exclude and self._step is not None else None
         self._link.send(Restart(env, recovery.exclude, nodes))
 

@@ -10,7 +10,7 @@ import contextlib
 import queue
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from slurm_guard.policy.budget import (
     is_same_iteration_elsewhere,
 )
 from slurm_guard.policy.ladder import Recovery, RecoveryFacts, RecoveryKind, decide_recovery
-from slurm_guard.policy.trial import read_trials
+from slurm_guard.policy.trial import Trial, dump_trials, read_trials
 from slurm_guard.ports import Clock, Slurm
 
 Answer = TypeVar("Answer")
@@ -285,6 +285,15 @@ def _stopped(reason: str) -> tuple[Recovery, str]:
     return Recovery(RecoveryKind.STOP, reason=reason), ""
 
 
-def plan_restart_environment(outcome: Outcome) -> Mapping[str, str]:
-    """What the restarted ranks get to know beyond what the first ones knew."""
-    return {"SLURM_GUARD_RESUME_FROM": outcome.resume_from} if outcome.resume_from else {}
+def plan_restart_environment(
+    outcome: Outcome, trials: Sequence[Trial], environ: Mapping[str, str]
+) -> Mapping[str, str]:
+    """What the restarted ranks get to know beyond what the first ones knew.
+
+    `environ` is the job's own: where the user says in it what to resume from and this node sees nothing
+    better, the ranks get no `trials`, which would let them choose themselves.
+    """
+    told = {"SLURM_GUARD_RESUME_FROM": outcome.resume_from} if outcome.resume_from else {}
+    if not told and environ.get("SLURM_GUARD_RESUME_FROM"):
+        return {}
+    return {**told, "SLURM_GUARD_TRIALS": dump_trials(trials)}

@@ -14,9 +14,10 @@ attempt wrote under the same iteration is another one.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind
@@ -26,14 +27,22 @@ SLACK_S = 600.0
 
 _ENDINGS = frozenset({"recovery", "incident_closed"})
 
+_NOT_ITS_FAULT = "resumed_wrong"
+"""A breach that says of the attempt that it did not go on from its checkpoint: no word against that one."""
+
+_NEWEST = 50
+_TEXT_BYTES = 65_536
+"""Attempts, and bytes, that ranks are told of: one variable of an environment holds 128 KiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One attempt that a breach ended.
 
     `healthy` is the last iteration before the first symptom, `symptom_s` when that was and `until_s` when
-    the attempt was over, infinite while it is the newest. `resumed_from` is what it was told at `began_s` to
-    begin from (as in SLURM_GUARD_RESUME_FROM, empty for unknown). Times are epoch seconds.
+    the attempt was over, infinite while it is the newest. `resumed_from` is what it began from at `began_s`
+    (as in SLURM_GUARD_RESUME_FROM, empty for unknown): what its ranks said, or else what they were told.
+    Times are epoch seconds.
     """
 
     red_line: str
@@ -63,7 +72,88 @@ def read_trials(entries: Iterable[Mapping[str, Any]]) -> tuple[Trial, ...]:
             ]
             if isinstance(entry.get("resume_from"), str):
                 resumed_from, began_s = entry["resume_from"], float(time_s)
+        elif what == "resumed" and isinstance(entry.get("resume_from"), str):
+            resumed_from = entry["resume_from"]
     return tuple(trials)
+
+
+def dump_trials(trials: Sequence[Trial]) -> str:
+    """The newest of these attempts as SLURM_GUARD_TRIALS tells them to the ranks: at most 50, and 64 KiB.
+
+    >>> dump_trials([Trial("numeric", "plateau", 60, 57, 998.0)])
+    '[{"red_line":"numeric","kind":"plateau","iteration":60,"healthy":57,"symptom_s":998.0}]'
+    """
+    told = [body for body in map(_compose_trial, trials[-_NEWEST:]) if not _find_wrong(body)]
+    while len(text := json.dumps(told, separators=(",", ":"))) > _TEXT_BYTES:
+        del told[0]
+    return text
+
+
+def parse_trials(text: str) -> tuple[Trial, ...]:
+    """The attempts that `dump_trials` wrote down.
+
+    >>> parse_trials("[]")
+    ()
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    try:
+        told = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(told, list) or len(told) > _NEWEST:
+        raise ValueError(f"it is no list of at most {_NEWEST} attempts")
+    return tuple(_read_trial(body) for body in told)
+
+
+def _compose_trial(trial: Trial) -> dict[str, Any]:
+    """Without what is as usual: JSON knows no infinite number."""
+    usual = {field.name: field.default for field in fields(Trial)}
+    return {name: value for name, value in asdict(trial).items() if value != usual[name]}
+
+
+def _read_trial(body: Any) -> Trial:
+    wrong = _find_wrong(body) if isinstance(body, dict) else "no fields"
+    if wrong:
+        raise ValueError(f"an attempt has {wrong}")
+    try:
+        return Trial(**body)
+    except TypeError as error:
+        raise ValueError("an attempt lacks a field") from error
+
+
+def _find_wrong(body: Mapping[str, Any]) -> str:
+    """What no attempt has; empty where there is none."""
+    for name, value in body.items():
+        is_right = _RIGHT.get(name)
+        if is_right is None or not is_right(value):
+            return f"{name} = {value!r:.40}"
+    return ""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_iteration(value: Any) -> bool:
+    return value is None or _number(value) is not None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
+
+
+_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "red_line": _is_text,
+    "kind": _is_text,
+    "iteration": _is_iteration,
+    "healthy": _is_iteration,
+    "symptom_s": _is_time,
+    "until_s": _is_time,
+    "resumed_from": _is_text,
+    "began_s": _is_time,
+}
 
 
 def name_checkpoint(checkpoint: Checkpoint) -> str:
@@ -89,7 +179,9 @@ def judge_checkpoint(checkpoint: Checkpoint, trials: Sequence[Trial]) -> str:
 
 
 def _is_ill(checkpoint: Checkpoint, trial: Trial) -> bool:
-    if trial.red_line != "numeric" or trial.healthy is None or checkpoint.iteration <= trial.healthy:
+    if trial.red_line != "numeric" or trial.kind == _NOT_ITS_FAULT:
+        return False
+    if trial.healthy is None or checkpoint.iteration <= trial.healthy:
         return False
     return trial.symptom_s - SLACK_S < checkpoint.written_s <= trial.until_s
 
@@ -100,7 +192,9 @@ def _was_tried(checkpoint: Checkpoint, trial: Trial, before: Sequence[Trial]) ->
 
 
 def _is_same(one: Trial, other: Trial) -> bool:
-    if one.kind != other.kind or "hardware" in (one.red_line, other.red_line):
+    if one.kind != other.kind or one.kind == _NOT_ITS_FAULT:
+        return False
+    if "hardware" in (one.red_line, other.red_line):
         return False
     if one.iteration is None or other.iteration is None:
         return one.iteration is other.iteration

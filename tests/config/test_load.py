@@ -183,6 +183,7 @@ def test_variables_that_are_no_settings_are_not_told() -> None:
         "RUN",
         "ATTEMPT",
         "RESUME_FROM",
+        "TRIALS",
         "HEARTBEAT",
         "SPOOL",
         "VENV",

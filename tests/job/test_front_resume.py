@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from slurm_guard.job import front_resume
 from slurm_guard.job.front_resume import Resume, read_resume
 from slurm_guard.job.journal import command_hash
 from slurm_guard.model.checkpoint import Stamp
+from slurm_guard.policy.trial import parse_trials
 
 ARGV = ("-N2", "python", "train.py")
 
@@ -30,8 +32,8 @@ def write_parts(directory: str) -> None:
 
 
 def test_newest_checkpoint(job: dict[str, str], tmp_path: Path) -> None:
-    """The newest milestone is named by its path; without any there is nothing to say."""
-    assert read_resume(job, ARGV) == Resume({})
+    """The newest milestone is named by its path; without any the ranks only hear of no trials."""
+    assert read_resume(job, ARGV) == Resume({"SLURM_GUARD_TRIALS": "[]"})
     for iteration in (5, 10):
         write_milestone(str(tmp_path / "state" / "milestones"), Stamp(iteration), write_parts)
     found = read_resume(job, ARGV).environment["SLURM_GUARD_RESUME_FROM"]
@@ -40,7 +42,8 @@ def test_newest_checkpoint(job: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_newest_one_after_the_loss_went_bad(job: dict[str, str], tmp_path: Path) -> None:
-    """The journal of the same srun line says so; the reason comes along. Another line's says nothing."""
+    """The journal of the same srun line says so; the reason comes along, and the ranks hear of the attempt:
+    they may see newer ones. Another line's says nothing."""
     for iteration in (5, 10):
         write_milestone(str(tmp_path / "state" / "milestones"), Stamp(iteration), write_parts)
     now_s = time.time()
@@ -57,6 +60,8 @@ def test_newest_one_after_the_loss_went_bad(job: dict[str, str], tmp_path: Path)
     assert [line.rpartition(": ")[2] for line in resume.lines] == [
         "the loss was healthy up to iteration 7 only, before plateau at iteration 12"
     ]
+    (trial,) = parse_trials(resume.environment["SLURM_GUARD_TRIALS"])
+    assert (trial.kind, trial.iteration, trial.healthy, trial.until_s) == ("plateau", 12, 7, math.inf)
     assert read_resume(job, ("other",)).environment["SLURM_GUARD_RESUME_FROM"].endswith("10")
 
 

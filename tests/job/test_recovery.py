@@ -22,6 +22,7 @@ from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import JobReading, NodeReading
 from slurm_guard.policy.act import Recover
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
+from slurm_guard.policy.trial import Trial, parse_trials
 from slurm_guard.testing.clock import FakeClock
 from slurm_guard.testing.slurm import FakeSlurm
 
@@ -283,8 +284,19 @@ def test_checkpoint_makes_a_job_resumable(bench: Bench) -> None:
     write_checkpoint(str(bench.root / "milestones"), CheckpointKind.MILESTONE, Moment(iteration=30), fill)
     outcome = bench.recover(resumable=False, recovery="auto")
     assert outcome.recovery.kind is RecoveryKind.RESTART
-    assert plan_restart_environment(outcome) == {"SLURM_GUARD_RESUME_FROM": outcome.resume_from}
     assert outcome.resume_from.startswith(str(bench.root / "milestones"))
+    told = {"SLURM_GUARD_RESUME_FROM": outcome.resume_from, "SLURM_GUARD_TRIALS": "[]"}
+    assert plan_restart_environment(outcome, (), {"SLURM_GUARD_RESUME_FROM": "ring:7"}) == told
+
+
+def test_wish_of_the_user_stands_where_nothing_better_is_seen(bench: Bench) -> None:
+    """Without one the ranks choose among what their own nodes have, and know what to avoid."""
+    outcome = bench.recover(recovery="restart")
+    assert outcome.resume_from == ""
+    assert plan_restart_environment(outcome, (), {"SLURM_GUARD_RESUME_FROM": "ring:7"}) == {}
+    trial = Trial("numeric", "plateau", 60, 57, 998.0)
+    (told,) = plan_restart_environment(outcome, (trial,), {}).values()
+    assert parse_trials(told) == (trial,)
 
 
 def write_milestones(bench: Bench, *iterations: int) -> dict[int, str]:

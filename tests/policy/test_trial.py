@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind
 from slurm_guard.policy.restore import choose_checkpoint
-from slurm_guard.policy.trial import Trial, judge_checkpoint, read_trials
+from slurm_guard.policy.trial import Trial, dump_trials, judge_checkpoint, parse_trials, read_trials
 
 RING, MILESTONE = CheckpointKind.RING, CheckpointKind.MILESTONE
 
@@ -121,6 +124,84 @@ def test_other_checkpoint_of_the_same_iteration_was_not_tried() -> None:
         breach(1000), recovery(1030, "ring:50"), breach(2000), recovery(2030, "ring:40"),
     ]  # fmt: skip
     assert chosen(entries, one(40, 900), one(50, 2500))[0] == 50
+
+
+def test_ranks_say_better_than_guarded_srun_what_they_began_from() -> None:
+    """They see all rings, this node perhaps none; what they truly began from is what was tried."""
+    said = {"what": "resumed", "time_s": 1100, "resume_from": "ring:55"}
+    entries = [breach(1000), recovery(1030, "/milestone/50"), said, breach(2000)]
+    assert read_trials(entries)[-1].resumed_from == "ring:55"
+    assert read_trials(entries)[-1].began_s == 1030
+    assert judge_checkpoint(one(55, 950), read_trials(entries))
+    stage = {"what": "resumed", "time_s": 1101, "incident": "i-1"}
+    assert read_trials([*entries[:-1], stage, entries[-1]]) == read_trials(entries)
+
+
+def test_attempt_that_did_not_go_on_from_its_checkpoint_says_nothing_against_it() -> None:
+    """Twice from scratch with a good checkpoint at hand: it is not ill, and was not tried."""
+    wrong = breach(2000, "resumed_wrong", 5, healthy_iteration=None)
+    entries = [breach(1000), recovery(1030, "ring:50"), wrong, recovery(2030, "ring:50"), wrong]
+    assert chosen(entries, one(50, 950))[0] == 50
+
+
+@given(
+    trials=st.lists(
+        st.builds(
+            Trial,
+            red_line=st.text(),
+            kind=st.text(),
+            iteration=st.none() | st.integers(-(10**18), 10**18),
+            healthy=st.none() | st.integers(0, 10**18),
+            symptom_s=st.floats(-1e17, 1e17),
+            until_s=st.floats(0, 1e17) | st.just(math.inf),
+            resumed_from=st.text(),
+            began_s=st.floats(0, 1e17) | st.just(-math.inf),
+        ),
+        max_size=8,
+    )
+)
+def test_trials_come_back_as_they_were_told(trials: list[Trial]) -> None:
+    """Attempts that are not over, and such of which nothing is known, too; any variable can hold the text."""
+    text = dump_trials(trials)
+    assert parse_trials(text) == tuple(trials)
+    assert text.isascii()
+
+
+def test_no_more_is_told_than_a_variable_holds() -> None:
+    """The newest 50; with paths as long as paths can be fewer, but the newest."""
+    many = [Trial("numeric", "plateau", number, None, 1.0) for number in range(60)]
+    assert [trial.iteration for trial in parse_trials(dump_trials(many))] == list(range(10, 60))
+    long = [replace(trial, resumed_from="/" + 4000 * "x") for trial in many]
+    told = dump_trials(long)
+    assert len(told) <= 65_536
+    assert parse_trials(told)[-1] == long[-1]
+    assert len(parse_trials(told)) > 10
+
+
+def test_trial_that_could_not_be_told_is_left_out() -> None:
+    """A journal with a time that is none must not cost the others."""
+    good = Trial("numeric", "plateau", 1, None, 1.0)
+    assert parse_trials(dump_trials([Trial("numeric", "plateau", 1, None, math.nan), good])) == (good,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "null", "{}", "[1]", "[{}]", "[[]]", "[" * 100_000, "\0",
+        '[{"red_line":"numeric","kind":"plateau","iteration":60,"healthy":57}]',
+        '[{"red_line":"numeric","kind":"plateau","iteration":6.5,"healthy":57,"symptom_s":1.0}]',
+        '[{"red_line":"numeric","kind":"plateau","iteration":true,"healthy":57,"symptom_s":1.0}]',
+        '[{"red_line":"numeric","kind":"plateau","iteration":60,"healthy":57,"symptom_s":NaN}]',
+        '[{"red_line":"numeric","kind":"plateau","iteration":60,"healthy":57,"symptom_s":Infinity}]',
+        '[{"red_line":7,"kind":"plateau","iteration":60,"healthy":57,"symptom_s":1.0}]',
+        '[{"red_line":"a","kind":"b","iteration":60,"healthy":57,"symptom_s":1.0,"node":"n1"}]',
+        "[" + ",".join(51 * ['{"red_line":"a","kind":"b","iteration":1,"healthy":1,"symptom_s":1.0}']) + "]",
+    ],
+)  # fmt: skip
+def test_foreign_trials_are_refused(text: str) -> None:
+    """Whoever set the variable, it was not guarded-srun of this version: the caller goes without."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_trials(text)
 
 
 def test_run_says_better_than_the_recovery_what_it_began_from() -> None:
