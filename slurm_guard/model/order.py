@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Union, get_args
 from slurm_guard.model.gpu import GpuFault, GpuState
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, RankReading, StackReading
+from slurm_guard.model.rescue import RescueOrder, RescueReport
 
 LINE_LIMIT = 900
 """Bytes of a line, its newline included."""
@@ -84,7 +85,7 @@ class Accuse:
     check: str
 
 
-Order = Union[Look, Stop, Term, Exclude, Accuse, Leave]
+Order = Union[Look, Stop, Term, Exclude, Accuse, Leave, RescueOrder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,7 @@ Report = Union[
     Killed,
     Signalled,
     Trouble,
+    RescueReport,
 ]
 
 _ORDERS: tuple[Any, ...] = get_args(Order)
@@ -290,7 +292,7 @@ _SHORTENED = frozenset({"text", "top", "missing", "refused"})
 def _shorten(key: str, value: Any, room: int | None) -> Any:
     if room is None:
         return value
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)) and key != "ranks":
         return value[:room]
     if key in _SHORTENED and len(value) > room:
         return value[: room // 2] + "…" + value[-(room // 2) :]

@@ -26,6 +26,7 @@ from slurm_guard.model.order import (
     Term,
     Trouble,
 )
+from slurm_guard.model.rescue import EndRescue, ReadRing, Rescue
 from slurm_guard.ports import Clock, Heartbeats, Processes
 from slurm_guard.scene.capture import Outside
 from slurm_guard.watchdog.beat import BeatWatch
@@ -35,6 +36,7 @@ from slurm_guard.watchdog.exclusion import insist
 from slurm_guard.watchdog.health import GpuWatch
 from slurm_guard.watchdog.look import LookAnswer
 from slurm_guard.watchdog.observe import Observer
+from slurm_guard.watchdog.rescue import RescueWork
 from slurm_guard.watchdog.response import Response
 
 _TICK_S = 1.0
@@ -79,6 +81,7 @@ class Watchdog:
         self._response: Response | None = None
         self._look: LookAnswer | None = None
         self._exclusion: ForkedChild | None = None
+        self._rescue = RescueWork(self._node)
         self._leaving = False
         self._next_s = float("-inf")
         self._ticks = 0
@@ -97,7 +100,9 @@ class Watchdog:
             self._guarded(self._obey_all)
             self._guarded(self._respond)
             self._guarded(self._answer)
+            self._guarded(self._go_on_rescuing)
             self._guarded(self._tick)
+        self._guarded(self._rescue.close)
         self._guarded(self._gpus.close)
         self._guarded(self._accuse)
         self._say_last_words()
@@ -117,6 +122,9 @@ class Watchdog:
             timeout_s = min(timeout_s, _BUSY_S)
         if self._look is not None:
             readers.append(self._look.child)
+            timeout_s = min(timeout_s, _BUSY_S)
+        if self._rescue.children:
+            readers += self._rescue.children
             timeout_s = min(timeout_s, _BUSY_S)
         writers = [self._channel.writer] if self._channel.has_output else []
         select.select(readers, writers, [], timeout_s)
@@ -157,6 +165,8 @@ class Watchdog:
         elif isinstance(order, Accuse):
             if order.node == self._node:
                 self._accusations.append(order)
+        elif isinstance(order, (ReadRing, Rescue, EndRescue)):
+            self._send(self._rescue.obey(order, self._clock.now_s()))
         elif isinstance(order, Leave):
             self._leaving = True
 
@@ -192,6 +202,9 @@ class Watchdog:
             self._send(self._look.poll(self._clock.now_s()))
             if self._look.done:
                 self._look = None
+
+    def _go_on_rescuing(self) -> None:
+        self._send(self._rescue.poll(self._clock.now_s()))
 
     def _tick(self) -> None:
         now_s = self._clock.now_s()

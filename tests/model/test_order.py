@@ -36,6 +36,18 @@ from slurm_guard.model.order import (
     parse_order,
     parse_report,
 )
+from slurm_guard.model.rescue import (
+    REPLICA,
+    EndRescue,
+    ReadRing,
+    Rescue,
+    RescueEnded,
+    RescueMoved,
+    RingRead,
+    UnitBad,
+    UnitHeld,
+    UnitSaved,
+)
 
 ORDERS: list[Order] = [
     Look(1, 5.0),
@@ -44,6 +56,9 @@ ORDERS: list[Order] = [
     Term("i-1"),
     Exclude("n1", "7_3", "n2,n3"),
     Accuse("n1", "i-1", "GPU-0000", "gpu_lost"),
+    ReadRing(1, "/nvme/c-7", 10.0),
+    Rescue("n1", 2, "/nvme/c-7", "/state/rescue", 1200, "f", (REPLICA, 0, 1), 120.0),
+    EndRescue(),
     Leave(),
 ]
 REPORTS: list[Report] = [
@@ -58,6 +73,15 @@ REPORTS: list[Report] = [
     Killed("i-1", "n1", (4711, 4712)),
     Signalled("n1", "SIGUSR1"),
     Trouble("n1", "no memory"),
+    UnitHeld("n1", 1, 1200, "f", 3, True, 4, False, 4, 1.7e9, 1 << 40),
+    UnitHeld("n1", 1, 1200, "f", None, True, 4, True, 0, 1.7e9, 1 << 40),
+    UnitBad("n1", 1, "rank-00003/iteration-0000001200", "state.pt is missing"),
+    RingRead("n1", 1, "the ring hangs"),
+    UnitSaved("n1", 2, REPLICA, 1 << 40),
+    UnitSaved("n1", 2, 3, text="no space left on device"),
+    UnitSaved("n1", 2, 3, text="its bytes have changed", damaged=True),
+    RescueMoved("n1", 2, 1 << 40),
+    RescueEnded("n1", 2, "not done in time"),
     GpuSeen("n1", 3, "GPU-0000", "", 0, 1, None, 0, False, None, 12, 5, 16, (3, 7), 41, 87, 8),
     GpuSeen("n1", 3, trouble="lost"),
     GpuFailed("n1", 3, "GPU-0000", "fail", "reboot", "Xid 79", "the GPU fell off the bus"),
@@ -105,8 +129,15 @@ def test_any_number_of_pids_fits_into_a_line(pids: list[int]) -> None:
 
 
 def test_what_must_not_be_cut_is_refused() -> None:
-    """A directory that arrives shortened would be another directory."""
-    for message in (Stop("i", "/" + "x" * 900, 1.0, 1.0), Dumped("i", "n1", "/" + "x" * 900)):
+    """A directory that arrives shortened would be another directory; what is not ordered is not rescued."""
+    ranks = tuple(range(1000, 1200))
+    messages: tuple[Order | Report, ...] = (
+        Stop("i", "/" + "x" * 900, 1.0, 1.0),
+        Dumped("i", "n1", "/" + "x" * 900),
+        ReadRing(1, "/" + "x" * 900, 1.0),
+        Rescue("n1", 1, "/r", "/d", 1, "f", ranks, 1.0),
+    )
+    for message in messages:
         with pytest.raises(ValueError, match="does not fit into 900 bytes"):
             encode(message)
 
