@@ -8,6 +8,7 @@ SlurmGuardError              one line for a person; the CLI prints it and exits 
 │   ├── CommandTimedOut      a program did not end in its time
 │   └── SlurmUnavailable     the controller did not answer: unknown is not failed
 └── CheckpointError          a checkpoint cannot be written or read
+    └── PeerError            another rank's node did not take or give one
 """
 
 from __future__ import annotations
@@ -55,3 +56,7 @@ class SlurmUnavailable(OutsideError):
 
 class CheckpointError(SlurmGuardError):
     """A checkpoint could not be written, read or chosen."""
+
+
+class PeerError(CheckpointError):
+    """A checkpoint could not be brought from one node to another; training goes on without that copy."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import socket
+import weakref
 from collections.abc import Iterator
 
 _held: set[int] = set()
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
@@ -23,6 +26,12 @@ def held(descriptor: int) -> Iterator[int]:
     finally:
         _held.discard(descriptor)
         os.close(descriptor)
+
+
+def hold_socket(connection: socket.socket) -> socket.socket:
+    """The same socket, which is closed in every fork at once: a fork would keep its other side waiting."""
+    _sockets.add(connection)
+    return connection
 
 
 def lock(directory: str) -> int:
@@ -46,6 +55,9 @@ def _let_go() -> None:
         with contextlib.suppress(OSError):
             os.close(descriptor)
     _held.clear()
+    for connection in list(_sockets):
+        with contextlib.suppress(OSError):
+            connection.close()
 
 
 os.register_at_fork(after_in_child=_let_go)
