@@ -24,6 +24,7 @@ from slurm_guard.model.advice import Advice, Level
 from slurm_guard.policy.doctor.configuration import judge_config
 from slurm_guard.policy.doctor.hook import judge_hooks
 from slurm_guard.policy.doctor.installation import Installation, judge_installation
+from slurm_guard.policy.doctor.ring import find_private_file, judge_ring
 from slurm_guard.policy.doctor.site_kit import judge_kit
 from slurm_guard.policy.doctor.slurm_conf import (
     SlurmConfig,
@@ -152,7 +153,9 @@ def _judge(looked: Looked, installation: Installation) -> list[Advice]:
     config, kit = looked.config, read_kit()
     advice = judge_installation(installation, config)
     if config is not None:
-        advice += judge_config(config, read_site()[0])
+        settings, _ = read_site()
+        advice += judge_config(config, settings)
+        advice += judge_ring(config, settings, _read_private(config, looked.conf))
         hooks = read_hooks(config, looked.conf.parent)
         advice += judge_hooks(hooks, str(looked.conf), installed=kit is not None)
         gpus = _count_gpus() if kit and looked.source == CONTROLLER else 0
@@ -161,6 +164,14 @@ def _judge(looked: Looked, installation: Installation) -> list[Advice]:
         advice += judge_kit(kit, None)
     order = list(Level)
     return sorted(advice, key=lambda one: order.index(one.level))
+
+
+def _read_private(config: SlurmConfig, conf: Path) -> str:
+    """What says which directories each job gets for itself, as far as it is on this machine."""
+    try:
+        return read_conf(conf.with_name(find_private_file(config)))
+    except (OSError, ValueError):
+        return ""
 
 
 def _count_gpus() -> int:

@@ -131,6 +131,23 @@ def test_a_file_that_is_named_is_judged_alone(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "asked").exists()
 
 
+def test_a_ring_that_a_job_would_take_along_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the file beside slurm.conf, whether the controller is asked or its file is read."""
+    answer(tmp_path, shown(JobContainerType="job_container/tmpfs", SLURM_CONF=f"{tmp_path}/slurm.conf"))
+    (tmp_path / "slurm.conf").write_text(
+        CONF.replace("=9", "=60") + "JobContainerType=job_container/tmpfs\nPrologFlags=Contain\n"
+    )
+    assert main(["doctor"]) == 0
+    (tmp_path / "job_container.conf").write_text("BasePath=/nvme\nDirs=/tmp,/var/tmp\n")
+    for options in ([], ["--conf", f"{tmp_path}/slurm.conf"]):
+        capsys.readouterr()
+        assert main(["doctor", "--json", *options]) == 1
+        found = json.loads(capsys.readouterr().out)["findings"]
+        assert [one["check"] for one in found] == ["ring-in-container"]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [("", "is it a slurm.conf?"), ("#!/bin/sh\nA=1\n", "is it a slurm.conf?"), ("KillWait=soon", "a number")],

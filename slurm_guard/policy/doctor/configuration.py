@@ -230,22 +230,6 @@ def judge_requeue_exit(config: SlurmConfig, settings: Settings) -> Advice | None
     )
 
 
-def judge_ring(config: SlurmConfig, settings: Settings) -> Advice | None:
-    """Ring checkpoints outlive a requeue, private directories of a job do not."""
-    private = config.text("JobContainerType") == "job_container/tmpfs"
-    where = settings.ring_dir + "/"
-    if not private or not where.startswith(("/tmp/", "/dev/shm/")):
-        return None
-    return Advice(
-        "ring-in-container",
-        Level.ERROR,
-        f"ring_dir is {settings.ring_dir}, which job_container/tmpfs empties at the end of a job",
-        "a requeued job finds no ring checkpoint",
-        "site.toml",
-        'ring_dir = "/var/tmp/slurm-guard", or any node-local disk',
-    )
-
-
 Rule = Callable[[SlurmConfig], Advice | None]
 RULES: tuple[Rule, ...] = (
     judge_version,
@@ -262,7 +246,7 @@ RULES: tuple[Rule, ...] = (
     judge_devices,
     judge_children,
 )
-SETTINGS_RULES = (judge_requeue_exit, judge_ring)
+SETTINGS_RULES = (judge_requeue_exit,)
 
 
 def _holds(word: str, code: int) -> bool:

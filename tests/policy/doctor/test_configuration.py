@@ -117,13 +117,10 @@ def test_each_broken_configuration_names_its_finding(
 
 
 def test_no_rule_is_without_a_broken_configuration() -> None:
-    """Every rule speaks in one of them (the ring's has a test of its own)."""
-    from slurm_guard.policy.doctor.configuration import judge_ring
-
+    """Every rule speaks in one of them."""
     texts = [parse_scontrol_config(shown(**changes)) for changes, _, _ in BROKEN.values()]
     silent = {rule.__name__ for rule in (*RULES, *HOOK_RULES) if not any(map(rule, texts))}
-    late = [rule for rule in SETTINGS_RULES if rule is not judge_ring]
-    silent |= {rule.__name__ for rule in late if not any(rule(text, Settings()) for text in texts)}
+    silent |= {rule.__name__ for rule in SETTINGS_RULES if not any(rule(text, Settings()) for text in texts)}
     assert silent == set()
 
 
@@ -170,12 +167,9 @@ def test_errors_come_first() -> None:
 
 
 def test_the_sites_own_settings_count() -> None:
-    """Another exit code is another conflict, and a ring in a job's private /tmp is none that lasts."""
+    """Another exit code is another conflict."""
     assert judge(shown(RequeueExit="86"), Settings(exit_code=90)) == []
     assert [one.check for one in judge(shown(RequeueExit="90"), Settings(exit_code=90))] == ["requeue-exit"]
-    private = shown(JobContainerType="job_container/tmpfs")
-    for ring, checks in (("/tmp/ring", ["ring-in-container"]), ("/var/tmp/ring", []), ("", [])):
-        assert [one.check for one in judge(private, Settings(ring_dir=ring))] == checks
 
 
 def test_the_snippet_is_what_the_doctor_wants() -> None:
