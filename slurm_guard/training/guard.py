@@ -8,8 +8,8 @@
 
 It works the same with guarded-srun around it and without, with torch.distributed and without. Training
 waits for a copy of the state in memory; the copy is written in the background, one save at a time. A save
-that fails is a warning: training goes on. The state must be the same on every rank (DDP); random number
-generators are left alone, so seed them by iteration.
+that fails is a warning: training goes on. The state may be the same on every rank (DDP) or sharded (FSDP2);
+the states of the random number generators go along, and each rank's own place in the data, where it is given.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 import signal
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -31,16 +30,22 @@ from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.policy.retention import ALL, Retention, parse_retention
-from slurm_guard.training.agreement import Wish, agree, gather, locate, parse_wish
+from slurm_guard.training.agreement import Wish, agree, parse_wish
+from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.heartbeat import heartbeat
+from slurm_guard.training.loading import Loaded, Loader
+from slurm_guard.training.random import apply_random
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
-from slurm_guard.training.state import apply_state, check_replicated
+from slurm_guard.training.shard import has_foreign_shards
+from slurm_guard.training.state import apply_state
 from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
 
 _CLIPPING = "slurm_guard.clipping"
 """The name under which the guard's own state is saved beside the training's."""
+
+_NOT_THERE = "what it alone holds: this checkpoint does not have it, or is of another number of ranks"
 
 _log = logging.getLogger("slurm_guard")
 
@@ -71,6 +76,7 @@ class Guard:
         milestone_every: int | None,
         milestone_epochs: int | None = None,
         rule: Retention = ALL,
+        copies: int = 1,
         stop_on: Iterable[signal.Signals] = (),
     ) -> None:
         given = {
@@ -88,11 +94,12 @@ class Guard:
         self._ring_every = ring_every
         self._milestone_every = milestone_every
         self._milestone_epochs = milestone_epochs
+        self._copies = copies
         self._state: MutableMapping[str, Any] | None = None
-        self._saver = Saver(directories, all_or_none=False, rule=rule)
+        self._per_rank: MutableMapping[str, Any] = {}
+        self._saver = Saver(directories, Circle(), rule=rule)
         self._clipper = Clipper()
         self._notice = StopNotice(stop_on) if stop_on else None
-        self._fork = ""
         self._pid = 0
         self._phase = "train"
         self._last: tuple[int, Any, float | None] | None = None
@@ -131,46 +138,81 @@ class Guard:
             milestone_epochs=milestone_epochs,
             stop_on=stop_on,
             rule=_read_rule(known),
+            copies=_read_copies(known),
         )
 
-    def resume(self, state: MutableMapping[str, Any]) -> ResumePoint | None:
-        """Restore `state` from the newest checkpoint that all ranks can read; None when there is none.
+    def resume(
+        self, state: MutableMapping[str, Any], per_rank: MutableMapping[str, Any] | None = None
+    ) -> ResumePoint | None:
+        """Restore `state` from the newest checkpoint that the ranks have together; None when there is none.
 
         `state` maps names to modules, optimizers, anything with `state_dict` and `load_state_dict`, or
-        plain values (replaced in the mapping). The same mapping is what is saved from now on. Every rank
-        must call this, after `init_process_group` and before the first iteration.
+        plain values (replaced in the mapping). It is the same on every rank, or sharded over them as
+        DTensors are (FSDP2). `per_rank` is likewise what each rank has for itself, such as its place in the
+        data. The same mappings are what is saved from now on. The states of the random number generators are
+        the last that is restored. Every rank must call this, after `init_process_group` and before the
+        first iteration.
 
         Raises:
-            CheckpointError: the state is sharded, has a name of ours or does not fit the checkpoint, or
-                nothing can be read though SLURM_GUARD_RESUME_FROM names a directory.
+            CheckpointError: the state is sharded in another way, has a name of ours or does not fit the
+                checkpoint, or nothing can be read though SLURM_GUARD_RESUME_FROM names a directory.
         """
-        check_replicated(state)
+        if why := has_foreign_shards({**state, **(per_rank or {})}):
+            raise CheckpointError(why)
         if _CLIPPING in state:
             raise CheckpointError(f"{_CLIPPING} is what the guard saves itself: give the state another name")
         self.finish()
-        self._state = state
+        self._state, self._per_rank = state, {} if per_rank is None else per_rank
         self._place = locate(self._place)
-        if self._place.local_rank == 0:
-            clean_ring(self._directories.ring)
-        if self._place.rank == 0:
-            clean_milestones(self._directories.milestone)
-        joined = gather((secrets.token_hex(4), self._place.local_rank == 0))
-        self._fork, nodes = joined[0][0], sum(first for _, first in joined)
-        self._saver.all_or_none, self._pid = nodes > 1, os.getpid()
+        circle = self._meet()
         if self._notice is not None:
             self._notice.join()
-        agreed = agree(self._directories, self._wish, verify=self._place.local_rank == 0)
-        if self._place.rank == 0:
+        loader = Loader(self._whole(), circle.rank, circle.world_size)
+        agreed = agree(self._directories, self._wish, circle, loader, fetch=circle.fetch)
+        if circle.rank == 0:
             for skipped in agreed.skipped:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
             note_refusals(self._directories, agreed.refused)
-        if agreed.checkpoint is None:
+        if agreed.checkpoint is None or agreed.loaded is None:
             return None
-        own = {name: agreed.saved.pop(name) for name in (_CLIPPING,) if name in agreed.saved}
-        apply_state(state, agreed.saved)
-        apply_state(dict.fromkeys(own, self._clipper), own)
+        self._apply(agreed.loaded)
         found = agreed.checkpoint
         return ResumePoint(found.iteration, found.epoch, found.kind.value, found)
+
+    def _meet(self) -> Circle:
+        self._saver.circle.close()
+        circle = meet(self._place, self._directories.ring, self._copies)
+        if circle.first:
+            clean_ring(self._directories.ring)
+        if circle.rank == 0:
+            clean_milestones(self._directories.milestone)
+        self._saver.circle, self._pid = circle, os.getpid()
+        gather(None)  # nobody reads a ring that is still being cleaned
+        return circle
+
+    def _whole(self) -> dict[str, Any]:
+        """All that is saved of what all ranks have."""
+        return {**(self._state or {}), _CLIPPING: self._clipper}
+
+    def _apply(self, loaded: Loaded) -> None:
+        """Put what was read in its place, on all ranks or with one error on all."""
+        assert self._state is not None
+        trouble = ""
+        try:
+            own = {name: loaded.saved.pop(name) for name in (_CLIPPING,) if name in loaded.saved}
+            apply_state(self._state, loaded.saved)
+            apply_state(dict.fromkeys(own, self._clipper), own)
+            if loaded.own is not None:
+                apply_state(self._per_rank, loaded.own)
+            elif self._per_rank:
+                _log.warning("slurm-guard: rank %d begins anew with %s", self._place.rank, _NOT_THERE)
+            if loaded.random is not None:
+                apply_random(loaded.random)
+        except CheckpointError as error:
+            trouble = str(error)
+        told = {text: rank for rank, text in reversed(list(enumerate(gather(trouble)))) if text}
+        if told:
+            raise CheckpointError("; ".join(f"rank {rank}: {text}" for text, rank in told.items()))
 
     def iteration(self, i: int, *, loss: Any = None, epoch: float | None = None) -> None:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
@@ -252,8 +294,6 @@ class Guard:
             raise CheckpointError(
                 "call Guard.resume(state) before the first iteration: it says what is saved"
             )
-        ring = ring and self._place.local_rank == 0
-        milestone = milestone and self._place.rank == 0
         if self._last is None or not (ring or milestone):
             return
         if os.getpid() != self._pid:
@@ -263,13 +303,13 @@ class Guard:
             return
         last = self._last
         with self.phase("checkpoint"):
-            whole = {**self._state, _CLIPPING: self._clipper}
-            self._saver.save(whole, lambda: self._stamp(*last), Due(last[0], ring, milestone))
+            due = Due(last[0], ring, milestone)
+            self._saver.save(self._whole(), self._per_rank, lambda: _stamp(*last), due)
 
-    def _stamp(self, iteration: int, loss: Any, epoch: float | None) -> Stamp:
-        number = None if loss is None else float(loss)
-        finite = number is None or math.isfinite(number)
-        return Stamp(iteration, epoch, number, finite, self._place.world_size, self._fork)
+
+def _stamp(iteration: int, loss: Any, epoch: float | None) -> Stamp:
+    number = None if loss is None else float(loss)
+    return Stamp(iteration, epoch, number, number is None or math.isfinite(number))
 
 
 def _read_rule(environment: Mapping[str, str]) -> Retention:
@@ -278,3 +318,10 @@ def _read_rule(environment: Mapping[str, str]) -> Retention:
         return parse_retention(text)
     except ValueError as error:
         raise CheckpointError(f"SLURM_GUARD_MILESTONE_KEEP={text} is no rule: {error}") from error
+
+
+def _read_copies(environment: Mapping[str, str]) -> int:
+    text = environment.get("SLURM_GUARD_RING_COPIES", "") or "1"
+    if not text.isdecimal():
+        raise CheckpointError(f"SLURM_GUARD_RING_COPIES={text}: give the number of nodes that keep a copy")
+    return int(text)

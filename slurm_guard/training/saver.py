@@ -1,21 +1,25 @@
-"""Saving the state that every rank holds whole: what is left out, what waits, and what goes on behind.
+"""Saving what the ranks hold: what is left out, what waits, and what goes on behind.
 
-Nothing here is collective: no rank waits for another's disk.
+Nothing that training waits for is collective: no rank waits for another's disk.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.ring import write_unit
+from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Part, Stamp
 from slurm_guard.policy.retention import ALL, Retention
+from slurm_guard.training.circle import Circle
+from slurm_guard.training.milestone import MilestoneSave
+from slurm_guard.training.snapshot import Snapshot, take_snapshot
 from slurm_guard.training.staging import Staging
-from slurm_guard.training.state import collect_state, has_nan, write_state
+from slurm_guard.training.state import write_state
 from slurm_guard.training.writer import Writer
 
 PATIENCE_S = 120.0
@@ -26,7 +30,7 @@ _log = logging.getLogger("slurm_guard")
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What this process has to write of an iteration: into the ring of its node, as a milestone, or both."""
+    """What is to be saved after an iteration: into the ring, as a milestone, or both."""
 
     iteration: int
     ring: bool
@@ -36,32 +40,40 @@ class Due:
 class Saver:
     """One save at a time: a copy of the state, then its writing in the background.
 
-    What is due while the save before is still being written is left out, and counted in `skipped`. Where
-    `all_or_none` holds it waits instead, for PATIENCE_S: nodes that leave out different iterations may
-    have none in common to resume from. A milestone waits too: it is rare. `rule` says which of them stay.
+    What is due while the save before is still being written is left out, and counted in `skipped`. One of
+    several ranks waits instead, for PATIENCE_S: ranks that leave out different iterations may have none in
+    common to resume from. A milestone waits too: it is rare. `rule` says which of them stay.
     """
 
-    def __init__(self, directories: Directories, *, all_or_none: bool, rule: Retention = ALL) -> None:
+    def __init__(self, directories: Directories, circle: Circle, *, rule: Retention = ALL) -> None:
         self._directories = directories
         self._rule = rule
-        self.all_or_none = all_or_none
+        self.circle = circle
         self._staging = Staging()
         self._writer = Writer()
         self._gave_up = False
         self.skipped = 0
+        self.blocked_s = 0.0
+        self.written_s = 0.0
 
-    def save(self, state: Mapping[str, Any], stamp: Callable[[], Stamp], due: Due) -> bool:
+    def save(
+        self, state: Mapping[str, Any], per_rank: Mapping[str, Any], stamp: Callable[[], Stamp], due: Due
+    ) -> bool:
         """Copy the state and begin to write it; whether that was done. Whatever fails is a warning.
 
-        `stamp` is asked when it is clear that the save begins: it may wait for a device.
+        `stamp` is asked when it is clear that the save begins: it may wait for a device. `blocked_s` is for
+        how long training waited for the copy, `written_s` how long the last save was written.
         """
-        if not self._is_free(wait=due.milestone or self.all_or_none):
+        if not self._is_free(wait=due.milestone or self.circle.world_size > 1):
             self._skip(due.iteration)
             return False
         try:
-            now = stamp()
-            staged = self._staging.copy(collect_state(state))
-            self._writer.start(lambda: self._write(now, staged, due))
+            began_s = time.monotonic()
+            now = replace(stamp(), fork=self.circle.fork, world_size=self.circle.world_size)
+            replica = (due.ring and self.circle.first) or (due.milestone and self.circle.rank == 0)
+            snapshot = take_snapshot(self._staging, state, per_rank, replica=replica)
+            self._writer.start(lambda: self._write(now, snapshot, due))
+            self.blocked_s = time.monotonic() - began_s
         except Exception as error:
             _log.warning("slurm-guard: no checkpoint of iteration %d: %s", due.iteration, error)
             return False
@@ -88,22 +100,60 @@ class Saver:
                 self.skipped,
             )
 
-    def _write(self, stamp: Stamp, staged: dict[str, Any], due: Due) -> None:
+    def _write(self, stamp: Stamp, snapshot: Snapshot, due: Due) -> None:
         """In the background: one copy into all places where it is due."""
-        stamp = replace(stamp, finite=stamp.finite and not has_nan(staged))
-
-        def write_parts(path: str) -> list[Part]:
-            return [write_state(staged, path, self._writer.cancelled)]
-
+        began_s = time.monotonic()
+        stamp = replace(
+            stamp,
+            finite=stamp.finite and not snapshot.has_nan(),
+            replica=not snapshot.sharded,
+            shards=stamp.world_size if snapshot.sharded or snapshot.own else 0,
+        )
         if due.ring:
-            _attempt(lambda: write_unit(self._directories.ring, stamp, write_parts))
+            self._write_ring(stamp, snapshot)
         if due.milestone:
-            _attempt(lambda: write_milestone(self._directories.milestone, stamp, write_parts, self._rule))
+            places = self._directories.milestone, self._rule
+            together = MilestoneSave(*places, self.circle, self._writer.cancelled)
+            _attempt(lambda: together.write(stamp, snapshot))
+        self.written_s = time.monotonic() - began_s
+
+    def _write_ring(self, stamp: Stamp, snapshot: Snapshot) -> None:
+        circle = self.circle
+        if self.circle.first and not snapshot.sharded and snapshot.whole is not None:
+            whole = snapshot.whole
+            _attempt(lambda: self._write_unit(stamp, whole))
+        shard = _attempt(lambda: self._write_unit(replace(stamp, rank=circle.rank), snapshot.shard))
+        if shard is not None:
+            for partner in circle.partners:
+                self._send(shard.directory, partner)
+
+    def _write_unit(self, stamp: Stamp, saved: Mapping[str, Any]) -> Checkpoint:
+        def write_parts(path: str) -> list[Part]:
+            return [write_state(saved, path, self._writer.cancelled)]
+
+        early = self.circle.world_size > 1
+        return write_unit(self._directories.ring, stamp, write_parts, early=early)
+
+    def _send(self, directory: str, partner: int) -> None:
+        peer, address = self.circle.peer, self.circle.addresses[partner]
+        if peer is None or address is None:
+            return
+        try:
+            peer.put(address, directory, self._writer.cancelled)
+        except Exception as error:
+            # One that has ended, well or not, is somebody else's news.
+            level = logging.INFO if isinstance(error.__cause__, ConnectionError) else logging.WARNING
+            _log.log(level, "slurm-guard: only this node has it, rank %d takes no copy: %s", partner, error)
 
 
-def _attempt(write: Callable[[], Checkpoint]) -> None:
+def _attempt(write: Callable[[], Checkpoint | None]) -> Checkpoint | None:
     """A full disk must not end the training that the checkpoint is there to protect."""
     try:
-        write()
-    except Exception as error:
+        return write()
+    except CheckpointError as error:
         _log.warning("slurm-guard: %s; training goes on without this checkpoint", error)
+    except Exception as error:
+        _log.warning(
+            "slurm-guard: %s: %s; training goes on without this checkpoint", type(error).__name__, error
+        )
+    return None

@@ -12,6 +12,9 @@ from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Part
 
 STATE = "state.pt"
+RANKS = "ranks.pt"
+"""What each rank alone holds, in a milestone."""
+
 _PIECE = 1 << 20
 """Elements that are made longer at a time, where a type is too short to be looked at as it is."""
 
@@ -24,9 +27,12 @@ def collect_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_state(
-    saved: Mapping[str, Any], directory: str, cancelled: Callable[[], bool] = lambda: False
+    saved: Mapping[Any, Any],
+    directory: str,
+    cancelled: Callable[[], bool] = lambda: False,
+    name: str = STATE,
 ) -> Part:
-    """Write the collected state as `state.pt`, and see that it can be loaded again.
+    """Write the collected state into this file, and see that it can be loaded again.
 
     Raises:
         CheckpointError: it holds objects that a safe load refuses, so it could never be resumed from; or
@@ -36,10 +42,10 @@ def write_state(
     import torch
 
     try:
-        part = write_part(directory, STATE, lambda file: torch.save(dict(saved), file), cancelled)
+        part = write_part(directory, name, lambda file: torch.save(dict(saved), file), cancelled)
     except RuntimeError as error:
         raise _cause(error) from error
-    path = os.path.join(directory, STATE)
+    path = os.path.join(directory, name)
     try:
         torch.load(
             path, map_location="cpu", weights_only=True, mmap=True
@@ -49,11 +55,14 @@ def write_state(
     return part
 
 
-def read_state(directory: str) -> dict[str, Any]:
-    """The state saved in this directory, on the CPU. Raises whatever torch raises; no code in it is run."""
+def read_state(directory: str, name: str = STATE) -> dict[Any, Any]:
+    """What this file of the directory holds, on the CPU; no code in it is run.
+
+    Raises whatever torch raises.
+    """
     import torch
 
-    loaded: dict[str, Any] = torch.load(os.path.join(directory, STATE), map_location="cpu", weights_only=True)
+    loaded: dict[Any, Any] = torch.load(os.path.join(directory, name), map_location="cpu", weights_only=True)
     return loaded
 
 
@@ -73,29 +82,6 @@ def apply_state(state: MutableMapping[str, Any], saved: Mapping[str, Any]) -> No
             value.load_state_dict(saved[name])
         except Exception as error:
             raise CheckpointError(f"{name} refuses its saved state: {error}") from error
-
-
-def check_replicated(state: Mapping[str, Any]) -> None:
-    """See that every rank holds the whole state.
-
-    Raises:
-        CheckpointError: a module is sharded (FSDP); one rank's part of it is no checkpoint.
-    """
-    for name, value in state.items():
-        sharded = (
-            any("DTensor" in type(p).__name__ for p in value.parameters())
-            if hasattr(value, "parameters")
-            else False
-        )
-        wrapped = (
-            any("FullySharded" in type(m).__name__ for m in value.modules())
-            if hasattr(value, "modules")
-            else False
-        )
-        if sharded or wrapped:
-            raise CheckpointError(
-                f"{name} is sharded over ranks; only replicated state (DDP, single process) is saved"
-            )
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -15,6 +15,8 @@ from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Directories, Stamp
 from slurm_guard.training.agreement import Agreed, Wish, agree, parse_wish
+from slurm_guard.training.circle import Circle
+from slurm_guard.training.loading import Loader
 from slurm_guard.training.state import write_state
 
 RANKS = 3
@@ -42,14 +44,17 @@ def agree_all(root: Path, wish: Wish | tuple[Wish, ...] = Wish()) -> list[Agreed
             return seen
 
         directories = Directories(str(root / str(rank) / "ring"), str(root / "milestones"))
-        return agree(directories, own, verify=True, gather=gather)
+        circle = Circle(rank, tuple(f"n{number}" for number in range(RANKS)))
+        return agree(directories, own, circle, Loader({}, rank, RANKS), gather=gather)
 
     with ThreadPoolExecutor(RANKS) as pool:
         return [future.result() for future in [pool.submit(one, rank) for rank in range(RANKS)]]
 
 
 def restored(agreed: list[Agreed]) -> set[tuple[int, int] | None]:
-    return {(a.checkpoint.iteration, a.saved["at"]) if a.checkpoint else None for a in agreed}
+    return {
+        (a.checkpoint.iteration, a.loaded.saved["at"]) if a.checkpoint and a.loaded else None for a in agreed
+    }
 
 
 def test_the_newest_that_all_have_is_taken(tmp_path: Path) -> None:

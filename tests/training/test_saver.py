@@ -15,6 +15,7 @@ from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.training import saver as module
+from slurm_guard.training.circle import Circle
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
 from slurm_guard.training.state import read_state
 
@@ -24,7 +25,7 @@ def due(iteration: int, *, ring: bool = True, milestone: bool = False) -> Due:
 
 
 def save(saver: Saver, state: dict[str, Any], what: Due) -> bool:
-    return saver.save(state, lambda: Stamp(what.iteration), what)
+    return saver.save(state, {}, lambda: Stamp(what.iteration), what)
 
 
 def saved(directory: str) -> dict[int, Any]:
@@ -43,9 +44,9 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """A ring that is written once the event is set."""
     gate = Event()
 
-    def write(directory: str, stamp: Stamp, write_parts: Callable[[str], Any]) -> Checkpoint:
+    def write(directory: str, stamp: Stamp, write_parts: Callable[[str], Any], *, early: bool) -> Checkpoint:
         gate.wait(60)
-        return write_unit(directory, stamp, write_parts)
+        return write_unit(directory, stamp, write_parts, early=early)
 
     monkeypatch.setattr(module, "write_unit", write)
     yield gate
@@ -56,7 +57,7 @@ def test_training_goes_on_and_the_state_of_the_save_is_written(places: Directori
     """Nothing is on the disk when the call returns; what gets there is older than the state by then."""
     import torch
 
-    weights, saver = torch.full((3,), 10.0), Saver(places, all_or_none=False)
+    weights, saver = torch.full((3,), 10.0), Saver(places, Circle())
     assert save(saver, {"at": weights}, due(10))
     assert saved(places.ring) == {}
     weights.fill_(11.0)
@@ -69,7 +70,7 @@ def test_on_one_node_what_is_due_meanwhile_is_left_out(
     places: Directories, slow_disk: Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is counted, and said at the 1st, 2nd, 4th … only; the state is not even looked at."""
-    saver = Saver(places, all_or_none=False)
+    saver = Saver(places, Circle())
     assert save(saver, {"at": 10}, due(10))
     with caplog.at_level(logging.WARNING):
         assert not any(save(saver, {"at": i}, due(i)) for i in (20, 30, 40))
@@ -102,16 +103,16 @@ class _Disk:
         self.started += 1
 
 
-def on(disk: _Disk, places: Directories, *, all_or_none: bool) -> Saver:
-    saver = Saver(places, all_or_none=all_or_none)
+def on(disk: _Disk, places: Directories, nodes: tuple[str, ...] = ("n1",)) -> Saver:
+    saver = Saver(places, Circle(nodes=nodes))
     saver._writer = disk  # type: ignore[assignment]
     return saver
 
 
-def test_on_several_nodes_it_waits_so_that_all_save_the_same_iterations(places: Directories) -> None:
+def test_one_of_several_ranks_waits_so_that_all_save_the_same_iterations(places: Directories) -> None:
     """Two rings that leave out different iterations may have none in common."""
     disk = _Disk(lasts_s=PATIENCE_S - 1)
-    saver = on(disk, places, all_or_none=True)
+    saver = on(disk, places, ("n1", "n2"))
     assert save(saver, {"at": 20}, due(20))
     assert (disk.waits, disk.started, saver.skipped) == ([PATIENCE_S], 1, 0)
 
@@ -119,7 +120,7 @@ def test_on_several_nodes_it_waits_so_that_all_save_the_same_iterations(places: 
 def test_a_disk_that_hangs_is_waited_for_once(places: Directories) -> None:
     """The guard is not the reason that a training stands still; when the disk comes back it is used again."""
     disk = _Disk(lasts_s=float("inf"))
-    saver = on(disk, places, all_or_none=True)
+    saver = on(disk, places, ("n1", "n2"))
     assert [save(saver, {"at": i}, due(i)) for i in (20, 30, 40)] == [False] * 3
     assert (disk.waits, disk.started, saver.skipped) == ([PATIENCE_S], 0, 3)
     disk.busy = False
@@ -132,14 +133,14 @@ def test_a_disk_that_hangs_is_waited_for_once(places: Directories) -> None:
 def test_a_milestone_waits_on_one_node_too(places: Directories) -> None:
     """It is rare, and the next one is far."""
     disk = _Disk(lasts_s=1)
-    saver = on(disk, places, all_or_none=False)
+    saver = on(disk, places)
     assert save(saver, {"at": 20}, due(20, milestone=True))
     assert disk.waits == [PATIENCE_S]
 
 
 def test_one_copy_is_written_to_both_places(places: Directories) -> None:
     """Also when one of the places fails."""
-    saver = Saver(places, all_or_none=False)
+    saver = Saver(places, Circle())
     save(saver, {"at": 10}, due(10, milestone=True))
     assert saver.finish(60)
     assert saved(places.ring) == saved(places.milestone) == {10: 10}
@@ -156,7 +157,7 @@ def test_a_disk_that_fills_up_or_turns_read_only_is_a_warning(
     import torch
 
     ring = str(small_disk / "ring")
-    saver = Saver(Directories(ring, ""), all_or_none=False)
+    saver = Saver(Directories(ring, ""), Circle())
 
     def attempt(iteration: int) -> list[int]:
         assert save(saver, {"at": torch.full((250_000,), float(iteration))}, due(iteration))
@@ -179,7 +180,7 @@ def test_a_state_that_cannot_be_copied_is_a_warning(
     places: Directories, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is begun."""
-    saver = Saver(places, all_or_none=False)
+    saver = Saver(places, Circle())
     assert not save(saver, {"at": Event()}, due(10))
     assert "no checkpoint of iteration 10: cannot pickle" in caplog.text
     assert saved(places.ring) == {}

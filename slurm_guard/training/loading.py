@@ -1,0 +1,102 @@
+"""Reading what was saved: the bytes are proven, no code in them is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_guard.checkpoint.manifest import read_checkpoint, verify_checkpoint
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Checkpoint, Skipped
+from slurm_guard.training.shard import join_shards
+from slurm_guard.training.snapshot import parse_shard
+from slurm_guard.training.state import RANKS, STATE, read_state
+
+_SHARDED = ".metadata"
+"""What torch.distributed.checkpoint writes last."""
+
+
+class Damaged(CheckpointError):
+    """The files in `directory` are not what was written: another copy of them may be good."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(reason)
+        self.directory = directory
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The state as it was collected, and what this rank alone held; None where that is not there."""
+
+    saved: dict[str, Any]
+    own: dict[str, Any] | None
+    random: dict[str, Any] | None
+
+
+class Loader:
+    """Reads checkpoints for one rank of `world_size`; `state` is the live one, which they are to fit."""
+
+    def __init__(self, state: Mapping[str, Any], rank: int, world_size: int) -> None:
+        self._state = state
+        self._rank = rank
+        self._world_size = world_size
+
+    def load_ring(self, replica: str, shard: str, *, verify: bool) -> Loaded:
+        """What the directories of a replica and of our shard hold; an empty name is for none.
+
+        The shard is always verified, the replica with `verify`: once a node is enough.
+
+        Raises:
+            Damaged: one of them is not what was written.
+            CheckpointError: the state does not fit.
+            Exception: whatever torch makes of a file that is not its own.
+        """
+        held = _read(_look(shard), STATE, verify=True) if shard else {}
+        own, random = parse_shard(held) if shard else (None, None)
+        if replica:
+            return Loaded(_read(_look(replica), STATE, verify=verify), own, random)
+        return Loaded(join_shards(self._state, held["whole"], held["local"]), own, random)
+
+    def load_milestone(self, directory: str) -> Loaded:
+        """What a milestone holds for this rank. What one rank alone held is for as many ranks only.
+
+        Each rank verifies its share of the files: together they read every byte once.
+
+        Raises as `load_ring` does.
+        """
+        found = _look(directory)
+        share = replace(found, parts=found.parts[self._rank :: self._world_size])
+        whole = _read(share, STATE, verify=True)
+        own = random = None
+        if found.world_size == self._world_size and any(part.name == RANKS for part in found.parts):
+            own, random = parse_shard(read_state(directory, RANKS)[self._rank])
+        if any(part.name == _SHARDED for part in found.parts):
+            from slurm_guard.training.resharding import read_dcp
+
+            whole = read_dcp(directory, self._state, whole)
+        return Loaded(whole, own, random)
+
+
+def _look(directory: str) -> Checkpoint:
+    found = read_checkpoint(directory)
+    if isinstance(found, Skipped):
+        raise Damaged(directory, found.reason)
+    return found
+
+
+def _read(found: Checkpoint, name: str, *, verify: bool) -> dict[Any, Any]:
+    # Both read the same bytes: side by side they take little longer than one of them.
+    with ThreadPoolExecutor(1) as beside:
+        verified = beside.submit(verify_checkpoint, found) if verify else None
+        try:
+            saved, fault = read_state(found.directory, name), None
+        except Exception as error:  # whatever torch makes of a file that is not its own
+            saved, fault = {}, error
+        damaged = verified.result() if verified else None
+    if damaged:
+        raise Damaged(found.directory, damaged.reason)
+    if fault:
+        raise fault
+    return saved

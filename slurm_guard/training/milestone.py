@@ -1,0 +1,127 @@
+"""Milestones of many ranks, written in the background: all together where the state is sharded.
+
+Rank 0 writes `state.pt` and `ranks.pt`, what each rank alone holds. Sharded tensors are written by
+torch.distributed.checkpoint, each rank its own part, so that another number of ranks can read them. The ranks
+meet over a group of their own: while they wait for each other, the training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_guard.checkpoint.milestone import write_milestone
+from slurm_guard.errors import CheckpointError
+from slurm_guard.model.checkpoint import Part, Stamp
+from slurm_guard.policy.retention import Retention
+from slurm_guard.training.circle import Circle
+from slurm_guard.training.shard import stage_shard
+from slurm_guard.training.snapshot import Snapshot
+from slurm_guard.training.state import RANKS, write_state
+
+_log = logging.getLogger("slurm_guard")
+
+
+@dataclass(frozen=True, slots=True)
+class MilestoneSave:
+    """How milestones are saved: `rule` says which stay, `cancelled` whether one is to be given up."""
+
+    directory: str
+    rule: Retention
+    circle: Circle
+    cancelled: Callable[[], bool]
+
+    def write(self, stamp: Stamp, snapshot: Snapshot) -> None:
+        """Write the milestone of this moment; every rank must call this, each with what it has.
+
+        Raises:
+            CheckpointError: there is none, or `cancelled` said so.
+            Exception: whatever torch makes of a rank that is gone.
+        """
+        finite, alone = self._gather_alone(stamp, snapshot)
+        stamp = replace(stamp, finite=finite)
+
+        def write_own(path: str) -> list[Part]:
+            small = [write_state(alone, path, self.cancelled, RANKS)] if alone else []
+            return [write_state(snapshot.whole or {}, path, self.cancelled), *small]
+
+        if not snapshot.sharded:
+            if self.circle.rank == 0:
+                write_milestone(self.directory, stamp, write_own, self.rule)
+        elif self.circle.rank == 0:
+            self._lead(stamp, snapshot, write_own)
+        elif path := self._tell_path(""):
+            self._write_together(path, snapshot, lambda _: [])
+
+    def _gather_alone(self, stamp: Stamp, snapshot: Snapshot) -> tuple[bool, dict[int, dict[str, Any]]]:
+        """Whether all of it is finite, and at rank 0 what each rank alone holds.
+
+        Where ranks are gone, a replica is worth saving without them.
+        """
+        own = {"own": snapshot.own, "random": snapshot.random}
+        if self.circle.group is None:
+            return stamp.finite, {self.circle.rank: own}
+        import torch.distributed as dist
+
+        is_first = self.circle.rank == 0
+        told: list[Any] | None = [None] * self.circle.world_size if is_first else None
+        try:
+            dist.gather_object((stamp.finite, own), told, dst=0, group=self.circle.group)
+        except Exception as error:
+            if snapshot.sharded or not is_first:
+                raise
+            _log.warning(
+                "slurm-guard: milestone %d without what other ranks hold: %s", stamp.iteration, error
+            )
+            return stamp.finite, {}
+        if told is None:
+            return stamp.finite, {}
+        return all(finite for finite, _ in told), {rank: small for rank, (_, small) in enumerate(told)}
+
+    def _lead(self, stamp: Stamp, snapshot: Snapshot, write_own: Callable[[str], list[Part]]) -> None:
+        told = False
+
+        def write_all(path: str) -> list[Part]:
+            nonlocal told
+            told = True
+            self._tell_path(path)
+            return self._write_together(path, snapshot, write_own)
+
+        try:
+            write_milestone(self.directory, stamp, write_all, self.rule)
+        finally:
+            if not told:  # it is there already, or nothing can be written
+                self._tell_path("")
+
+    def _write_together(
+        self, path: str, snapshot: Snapshot, write_own: Callable[[str], list[Part]]
+    ) -> list[Part]:
+        """Write our part of the tensors and what `write_own` adds; the files of all ranks.
+
+        What fails on one rank is told to all: each would wait for it else.
+        """
+        import torch.distributed as dist
+
+        from slurm_guard.training.resharding import write_dcp
+
+        sharded = {key: stage_shard(snapshot.sharded[key], local) for key, local in snapshot.local.items()}
+        done: Any
+        try:
+            done = [*write_dcp(path, sharded, self.circle.group), *write_own(path)]
+        except Exception as error:
+            done = f"rank {self.circle.rank}: {error}"
+        gathered: list[Any] = [None] * self.circle.world_size
+        dist.all_gather_object(gathered, done, group=self.circle.group)
+        if faults := [each for each in gathered if isinstance(each, str)]:
+            raise CheckpointError(f"the sharded state was not written: {faults[0].splitlines()[0]}")
+        return [part for parts in gathered for part in parts]
+
+    def _tell_path(self, path: str) -> str:
+        """What rank 0 gives, on every rank."""
+        import torch.distributed as dist
+
+        told = [path]
+        dist.broadcast_object_list(told, src=0, group=self.circle.group)
+        return told[0]
