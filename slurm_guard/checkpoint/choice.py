@@ -40,7 +40,12 @@ class Choice:
 
 
 def find_resume(
-    milestone_dir: str, ring_dir: str, *, checksums: bool = True, trials: Sequence[Trial] = ()
+    milestone_dir: str,
+    ring_dir: str,
+    *,
+    rescue_dir: str = "",
+    checksums: bool = True,
+    trials: Sequence[Trial] = (),
 ) -> Choice:
     """The newest good checkpoint of the job that this node can see, every byte of it verified.
 
@@ -50,6 +55,9 @@ def find_resume(
     """
     refusals = read_refusals(Directories(ring_dir, milestone_dir))
     ring, ring_skipped = read_units(ring_dir)
+    if rescue_dir:
+        rescued, rescue_skipped = read_units(rescue_dir)
+        ring, ring_skipped = ring + rescued, ring_skipped + rescue_skipped
     milestones, milestone_skipped = read_checkpoints(os.path.abspath(milestone_dir))
     moments = _group_units(ring) | {milestone: (milestone,) for milestone in milestones}
     return _choose(moments, ring_skipped + milestone_skipped, checksums, trials, refusals)

@@ -55,7 +55,13 @@ def main(command: str) -> int:
     with suppress(OSError, SlurmGuardError):  # a journal that cannot be read is no reason to begin anew
         entries = read_journal(Path(plan_state_directory(os.environ), "journal.jsonl"))
     trials = read_trials(entry for entry in entries if entry.get("command") == command)
-    choice = find_resume(directories.milestone, directories.ring, checksums=False, trials=trials)
+    choice = find_resume(
+        directories.milestone,
+        directories.ring,
+        rescue_dir=directories.rescue,
+        checksums=False,
+        trials=trials,
+    )
     sys.stdout.write(json.dumps([choice.resume_from, dump_trials(trials), *describe_skipped(choice)]))
     return 0
 
