@@ -12,6 +12,7 @@ from slurm_guard.model.gpu import GpuSight
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
 from slurm_guard.model.reading import JobReading, NodeReading, StepReading
+from slurm_guard.model.resumption import Resumption
 
 if TYPE_CHECKING:  # what the hooks need; guarded-srun starts without it
     from slurm_guard.model.xid import KernelExcerpt
@@ -114,6 +115,9 @@ class Heartbeats(Protocol):
 
     def read(self, pid: int) -> Heartbeat | None:
         """The newest of a process that was found; None where there is none to be read now. Cheap."""
+
+    def read_resumption(self, pid: int) -> Resumption | None:
+        """How a process that was found says that it resumed; None where it says nothing of that. Cheap."""
 
     def forget(self, pid: int) -> None:
         """This process is of no more interest."""

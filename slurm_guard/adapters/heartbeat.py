@@ -6,7 +6,9 @@ import os
 import stat
 
 from slurm_guard.adapters import procfs
+from slurm_guard.model import resumption
 from slurm_guard.model.heartbeat import NAME, USED, Heartbeat, parse_heartbeat
+from slurm_guard.model.resumption import Resumption, parse_resumption
 
 _LINK = f"/memfd:{NAME} (deleted)"
 _FD_LIMIT = 16384
@@ -31,6 +33,11 @@ class ProcHeartbeats:
         """The newest heartbeat of a process that `find` found; None where it cannot be read now."""
         fd = self._fds.get(pid)
         return None if fd is None else _read(fd)
+
+    def read_resumption(self, pid: int) -> Resumption | None:
+        """How a process that `find` found resumed; None where it has not said so."""
+        said = _read_resumption(self._fds[pid]) if pid in self._fds else None
+        return said[1] if said is not None else None
 
     def forget(self, pid: int) -> None:
         """Let go of its memory."""
@@ -67,9 +74,10 @@ def _open_heartbeat(pid: int) -> int | None:
         fd = _open(path) if _link(path) == _LINK else None
         if fd is None:
             continue
-        beat = _read(fd)
+        beat, said = _read(fd), _read_resumption(fd)
+        whose = {beat.pid if beat is not None else 0, said[0] if said is not None else 0}
         own = own or _pids(pid)
-        if beat is not None and beat.pid in own:
+        if whose & own:
             return fd
         os.close(fd)
     return None
@@ -103,6 +111,13 @@ def _read(fd: int) -> Heartbeat | None:
         if beat is not None:
             return beat
     return None
+
+
+def _read_resumption(fd: int) -> tuple[int, Resumption] | None:
+    try:
+        return parse_resumption(os.pread(fd, resumption.USED, 0))
+    except OSError:
+        return None
 
 
 def _pids(pid: int) -> set[int]:

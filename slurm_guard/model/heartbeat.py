@@ -25,12 +25,13 @@ SEQUENCE = Struct("<Q")
 SEQUENCE_AT = len(MAGIC)
 BODY_AT = SEQUENCE_AT + SEQUENCE.size
 PHASES = tuple(Phase)
-LOSS_KNOWN, NORM_NAN = 1, 2
+LOSS_KNOWN, NORM_NAN, COUNTED = 1, 2, 4
 
 Fields = tuple[int, int, float, float, float, int, int, int]
 """pid, iteration, beat_s, epoch (NaN for none), loss, loss_iteration, phase (an index of PHASES), flags.
 Without LOSS_KNOWN in the flags loss and loss_iteration mean nothing; NORM_NAN says that the norm of the
-iteration's gradients was NaN. A reader passes over flags that it does not know."""
+iteration's gradients was NaN, COUNTED that the iteration is only the number of calls. A reader passes over
+flags that it does not know."""
 
 _BODY = Struct("<qqdddqBB2x")
 _CHECK = Struct("<I")
@@ -43,7 +44,8 @@ USED = BODY_AT + _BODY.size + _CHECK.size
 class Heartbeat:
     """What a process said last. `pid` as the process itself knows it: in a container it may be another.
 
-    `beat_s` is of the machine's CLOCK_MONOTONIC; `loss` belongs to `loss_iteration`.
+    `beat_s` is of the machine's CLOCK_MONOTONIC; `loss` belongs to `loss_iteration`. `counted` says that
+    no iteration was ever given, and the calls were counted.
     """
 
     pid: int
@@ -55,6 +57,7 @@ class Heartbeat:
     loss_iteration: int | None = None
     epoch: float | None = None
     norm_nan: bool = False
+    counted: bool = False
 
 
 def encode_body(beats: int, fields: Fields) -> bytes:
@@ -86,4 +89,5 @@ def parse_heartbeat(data: bytes) -> Heartbeat | None:
         loss_iteration=loss_iteration if known else None,
         epoch=None if math.isnan(epoch) else epoch,
         norm_nan=bool(flags & NORM_NAN),
+        counted=bool(flags & COUNTED),
     )

@@ -15,6 +15,7 @@ from slurm_guard.model.gpu import GpuFault, GpuState
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.reading import BeatReading, LoadReading, RankReading, StackReading
 from slurm_guard.model.rescue import RescueOrder, RescueReport
+from slurm_guard.model.resumption import Resumed
 
 LINE_LIMIT = 900
 """Bytes of a line, its newline included."""
@@ -254,6 +255,7 @@ Report = Union[
     RankSeen,
     RankGone,
     Beat,
+    Resumed,
     Load,
     GpuSeen,
     GpuFailed,

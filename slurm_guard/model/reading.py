@@ -77,7 +77,7 @@ class BeatReading:
 
     `beats` counts its calls since the process began, `age_s` is how long ago the newest was; `loss`
     belongs to `loss_iteration`, which may be behind `iteration` where the loss still is on a GPU. `norm_nan`
-    says that the norm of the gradients was NaN.
+    says that the norm of the gradients was NaN, `counted` that no iteration was given and calls are counted.
     """
 
     node: str
@@ -91,6 +91,7 @@ class BeatReading:
     loss_iteration: int | None = None
     epoch: float | None = None
     norm_nan: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

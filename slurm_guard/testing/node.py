@@ -14,6 +14,7 @@ from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.phase import Phase
 from slurm_guard.model.process import KernelLine, ProcessReading, StackDump
 from slurm_guard.model.reading import LoadReading
+from slurm_guard.model.resumption import Resumption
 from slurm_guard.model.xid import KernelExcerpt, KernelRecord
 
 _NO_SIGHT = GpuSight()
@@ -156,6 +157,7 @@ class FakeHeartbeats:
     def __init__(self) -> None:
         self.searched: list[int] = []
         self._said: dict[int, Heartbeat] = {}
+        self.resumptions: dict[int, Resumption] = {}
         self._found: set[int] = set()
 
     def say(self, pid: int, heartbeat: Heartbeat | None) -> None:
@@ -168,13 +170,17 @@ class FakeHeartbeats:
         """Search for it."""
         self.searched.append(pid)
         self._found.discard(pid)
-        if pid in self._said:
+        if pid in self._said or pid in self.resumptions:
             self._found.add(pid)
-        return pid in self._said
+        return pid in self._found
 
     def read(self, pid: int) -> Heartbeat | None:
         """The newest of a process that was found."""
         return self._said.get(pid) if pid in self._found else None
+
+    def read_resumption(self, pid: int) -> Resumption | None:
+        """How a process that was found resumed."""
+        return self.resumptions.get(pid) if pid in self._found else None
 
     def forget(self, pid: int) -> None:
         """Let go of it."""

@@ -24,6 +24,7 @@ from typing import Any
 
 from slurm_guard.model.heartbeat import (
     BODY_AT,
+    COUNTED,
     LOSS_KNOWN,
     MAGIC,
     NAME,
@@ -86,7 +87,7 @@ def heartbeat(
         return
 
 
-class _Beater:
+class Beater:
     """The memory of one process, and what it said last."""
 
     __slots__ = ("_beats", "_epoch", "_flags", "_iteration", "_lock", "_loss", "_page", "_phase", "pid")
@@ -99,9 +100,19 @@ class _Beater:
         self._iteration: int | None = None
         self._epoch = float("nan")
         self._phase = _TRAINING
-        self._flags = 0
+        self._flags = COUNTED
         self._loss = LossReader()
         page[: len(MAGIC)] = MAGIC
+
+    @property
+    def place(self) -> tuple[int | None, float | None]:
+        """The iteration of training that was said last, and its epoch; None where there is none."""
+        epoch = None if isnan(self._epoch) else self._epoch
+        return (self._iteration if self._phase == _TRAINING else None), epoch
+
+    def say(self, at: int, data: bytes) -> None:
+        """Write what no beat writes."""
+        self._page[at : at + len(data)] = data
 
     def beat(self, iteration: Any, loss: Any, epoch: Any, phase: Any, norm: Any) -> None:
         # Two threads, or a signal handler in the middle of a call: the second one is left out, never waits.
@@ -152,17 +163,28 @@ class _Beater:
 
 
 _UNKNOWN: Any = object()
-_beaters: dict[int, _Beater | None] = {}
+_beaters: dict[int, Beater | None] = {}
 """By pid, so that a fork never writes into its parent's memory. What a fork inherits is kept: closing it
 would close a descriptor whose number may be somebody else's by now."""
 _said: set[str] = set()
 
 
-def _begin(pid: int) -> _Beater | None:
+def find_beater(pid: int) -> Beater | None:
+    """That of this process; None where nobody wants its heartbeats."""
+    beater = _beaters.get(pid, _UNKNOWN)
+    return _begin(pid) if beater is _UNKNOWN else beater
+
+
+def put_beater(pid: int, beater: Any) -> None:
+    """Let the calls of this process go to `beater`."""
+    _beaters[pid] = beater
+
+
+def _begin(pid: int) -> Beater | None:
     beater = None
     if os.environ.get("SLURM_GUARD_RUN") or os.environ.get("SLURM_GUARD_HEARTBEAT"):
         try:
-            beater = _Beater(pid, _make_page())
+            beater = Beater(pid, _make_page())
         except Exception as error:
             _say_once(f"no heartbeats from process {pid}: {error}")
     return _beaters.setdefault(pid, beater)

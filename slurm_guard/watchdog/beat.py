@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.order import Beat
+from slurm_guard.model.resumption import Resumed, Resumption
 from slurm_guard.ports import Heartbeats
 
 BEAT_S = 2.0
@@ -44,12 +45,17 @@ class BeatWatch:
         self._searches: dict[int, _Search] = {}
         self._seen: dict[int, int] = {}
         self._told: dict[int, _Told] = {}
+        self._resumed: dict[int, Resumption] = {}
 
-    def tick(self, ranks: Mapping[int, tuple[int, Sequence[int]]], now_s: float) -> list[Beat]:
-        """What is new. `ranks` are the living ones: pid of the rank to its number and its Python children."""
+    def tick(self, ranks: Mapping[int, tuple[int, Sequence[int]]], now_s: float) -> list[Beat | Resumed]:
+        """What is new. `ranks` are the living ones: pid of the rank to its number and its Python children.
+
+        How a rank resumed comes before the heartbeats that followed.
+        """
         self._forget({pid for root, (_, children) in ranks.items() for pid in (root, *children)})
         beats = [self._look(root, rank, children, now_s) for root, (rank, children) in ranks.items()]
-        return [beat for beat in beats if beat is not None]
+        resumed = [self._look_resumed(root, *of) for root, of in ranks.items()]
+        return [report for report in (*resumed, *beats) if report is not None]
 
     def search(self) -> None:
         """Search all that say nothing at the next tick: a silence is looked at, and one may have begun to."""
@@ -62,6 +68,7 @@ class BeatWatch:
             del self._searches[pid]
             self._seen.pop(pid, None)
             self._told.pop(pid, None)
+            self._resumed.pop(pid, None)
 
     def _look(self, root: int, rank: int, children: Sequence[int], now_s: float) -> Beat | None:
         found = self._read(root, _ROOT_WAIT_S, now_s)
@@ -88,7 +95,16 @@ class BeatWatch:
             loss_iteration=found.loss_iteration,
             epoch=found.epoch,
             norm_nan=found.norm_nan,
+            counted=found.counted,
         )
+
+    def _look_resumed(self, root: int, rank: int, children: Sequence[int]) -> Resumed | None:
+        said = (self._heartbeats.read_resumption(pid) for pid in (root, *children))
+        new = next((one for one in said if one is not None), None)
+        if new is None or new == self._resumed.get(root):
+            return None
+        self._resumed[root] = new
+        return Resumed(**asdict(new), node=self._node, rank=rank, pid=root)
 
     def _read(self, pid: int, waits_s: tuple[float, float], now_s: float) -> Heartbeat | None:
         """The process's heartbeat. Where none is new for long it is searched again: it may have run exec."""

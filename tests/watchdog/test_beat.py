@@ -8,6 +8,7 @@ from typing import Any
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.order import Beat
 from slurm_guard.model.phase import Phase
+from slurm_guard.model.resumption import Resumed, Resumption
 from slurm_guard.testing.node import FakeHeartbeats
 from slurm_guard.watchdog.beat import BeatWatch
 
@@ -29,8 +30,12 @@ class _Node:
         self.heartbeats.say(pid, Heartbeat(pid, beats, self.now_s, **values))
 
     def tick(self, seconds: int = 1) -> list[Beat]:
+        """All reports of heartbeats in the next seconds."""
+        return [report for report in self.look(seconds) if isinstance(report, Beat)]
+
+    def look(self, seconds: int = 1) -> list[Beat | Resumed]:
         """All reports of the next seconds."""
-        found: list[Beat] = []
+        found: list[Beat | Resumed] = []
         for _ in range(seconds):
             self.now_s += 1.0
             found += self.watch.tick(RANKS, self.now_s)
@@ -146,3 +151,15 @@ def test_an_age_is_never_negative() -> None:
     node = _Node()
     node.heartbeats.say(10, Heartbeat(10, 1, 200.0, 1, Phase.TRAINING))
     assert [beat.age_s for beat in node.tick()] == [0.0]
+
+
+def test_how_a_rank_resumed_is_reported_once_and_before_its_heartbeats() -> None:
+    """Also before it has any; again when there is more of it."""
+    node = _Node()
+    node.heartbeats.resumptions[11] = Resumption("ring:120", 120, 2.25)
+    assert node.look(9) == [Resumed("ring:120", 120, 2.25, node="n1", rank=3, pid=10)]
+    node.heartbeats.resumptions[11] = Resumption("ring:120", 120, 2.25, first=121)
+    node.say(11, 1, iteration=121)
+    told = node.look(9)
+    assert [type(report) for report in told] == [Resumed, Beat]
+    assert told[0] == Resumed("ring:120", 120, 2.25, first=121, node="n1", rank=3, pid=10)
