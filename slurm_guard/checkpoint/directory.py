@@ -45,8 +45,8 @@ def plan_state_directory(environment: Mapping[str, str], working_directory: str 
 def plan_environment(
     settings: Settings, environment: Mapping[str, str], working_directory: str
 ) -> dict[str, str]:
-    """What the ranks and the guard of this job must agree on: `SLURM_GUARD_*_DIR`, as absolute paths, and
-    which milestones stay."""
+    """What the ranks and the guard of this job must agree on: `SLURM_GUARD_*_DIR`, as absolute paths, which
+    milestones stay, and how often a node fails."""
     submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
     state = settings.state_dir or os.path.join(submit, "slurm-guard", _job(environment))
     named = {
@@ -55,7 +55,11 @@ def plan_environment(
         "SLURM_GUARD_MILESTONE_DIR": settings.milestone_dir,
     }
     paths = {name: os.path.join(working_directory, path) for name, path in named.items() if path}
-    return {**paths, "SLURM_GUARD_MILESTONE_KEEP": settings.milestone_keep}
+    return {
+        **paths,
+        "SLURM_GUARD_MILESTONE_KEEP": settings.milestone_keep,
+        "SLURM_GUARD_NODE_MTBF_HOURS": f"{settings.node_mtbf_hours:g}",
+    }
 
 
 def _job(environment: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from slurm_guard.checkpoint.refusal import read_refusals
 from slurm_guard.errors import SlurmGuardError
 from slurm_guard.job.journal import read_journal
 from slurm_guard.model.checkpoint import Checkpoint, Directories
+from slurm_guard.policy.journal import choose_newest_command
 from slurm_guard.policy.restore import choose_checkpoint
 from slurm_guard.policy.trial import Trial, read_trials
 
@@ -55,5 +56,4 @@ def _read_trials(state: str) -> tuple[Trial, ...]:
     entries = []
     with suppress(OSError, SlurmGuardError):  # what cannot be read speaks against nothing
         entries = read_journal(Path(state, _JOURNAL))
-    newest = next((entry["command"] for entry in reversed(entries) if "command" in entry), None)
-    return read_trials(entry for entry in entries if entry.get("command") == newest)
+    return read_trials(choose_newest_command(entries))

@@ -14,8 +14,9 @@ import typer
 
 from slurm_guard.adapters.files import read_regular
 from slurm_guard.cli.table import compose_table
-from slurm_guard.job.journal import SCHEMA, parse_journal
+from slurm_guard.job.journal import SCHEMA
 from slurm_guard.job.writer import plain
+from slurm_guard.policy.journal import parse_journal
 from slurm_guard.policy.scorecard import Score, Scorecard, WrongStop, compose_scorecard
 
 _HEAD = ("RED LINE", "KIND", "WOULD STOP", "RIGHT", "WRONG", "OPEN", "STOPPED", "RESUMED")

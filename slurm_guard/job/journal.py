@@ -20,6 +20,7 @@ from typing import Any
 from slurm_guard.adapters.files import append_line, read_regular, refuse_trap, write_atomic
 from slurm_guard.model.incident import Incident
 from slurm_guard.model.place import JobIdentity
+from slurm_guard.policy.journal import parse_journal
 
 SCHEMA = 1
 _RETRY_S = 5.0
@@ -203,18 +204,3 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         return parse_journal(read_regular(path))[0]
     except FileNotFoundError:
         return []
-
-
-def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The entries in these lines, and how many lines are broken."""
-    entries, broken = [], 0
-    for line in filter(None, data.splitlines()):
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            entry = None
-        if isinstance(entry, dict):
-            entries.append(entry)
-        else:
-            broken += 1
-    return entries, broken

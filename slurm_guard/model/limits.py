@@ -179,6 +179,13 @@ class Settings:
         low=0,
         high=86_400,
     )
+    node_mtbf_hours: float = setting(
+        1000.0,
+        "checkpoint",
+        "mean hours between two failures of one node, where the job has no past of its own",
+        low=1,
+        high=1e7,
+    )
     log: str = setting(
         "",
         "paths",

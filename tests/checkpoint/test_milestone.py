@@ -64,3 +64,4 @@ def test_the_ranks_are_told_the_rule() -> None:
     """As the settings have it, so that a flag outdoes a variable."""
     told = plan_environment(Settings(milestone_keep="last 2"), {"SLURM_GUARD_MILESTONE_KEEP": "all"}, "/w")
     assert told["SLURM_GUARD_MILESTONE_KEEP"] == "last 2"
+    assert told["SLURM_GUARD_NODE_MTBF_HOURS"] == "1000"

@@ -27,7 +27,7 @@ def test_every_setting_is_described(row: Field[Any]) -> None:
 def test_every_number_has_bounds_around_its_default(row: Field[Any]) -> None:
     """And a duration says its unit in its name."""
     assert row.metadata["low"] <= row.default <= row.metadata["high"]
-    assert row.type == "int" or row.name.endswith("_s") or "factor" in row.name
+    assert row.type == "int" or row.name.endswith(("_s", "_hours")) or "factor" in row.name
 
 
 def test_choices_hold_their_default() -> None:
