@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Mapping
 
+from slurm_guard.checkpoint.bounded import RING_S, within
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Directories
 from slurm_guard.model.limits import Settings
@@ -70,17 +71,21 @@ def make_private(directory: str) -> None:
     """Make a node-local directory that only this user can write to.
 
     Raises:
-        CheckpointError: it cannot be made, or somebody else could put files there.
+        CheckpointError: it cannot be made, somebody else could put files there, or it gives no answer.
     """
+    what = f"the ring directory {directory}"
     try:
-        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        why = within(RING_S, what, lambda: _make(directory))
     except OSError as error:
-        raise CheckpointError(
-            f"cannot make the ring directory {directory}: {error.strerror or error}"
-        ) from error
-    if why := distrust(directory):
-        raise CheckpointError(f"the ring directory {directory} cannot be used: {why}")
+        raise CheckpointError(f"cannot make {what}: {error.strerror or error}") from error
+    if why:
+        raise CheckpointError(f"{what} cannot be used: {why}")
+
+
+def _make(directory: str) -> str:
+    os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    return distrust(directory)
 
 
 def distrust(directory: str) -> str:

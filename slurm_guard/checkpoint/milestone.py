@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
+from slurm_guard.checkpoint.bounded import SHARED_S, within
 from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, remove_stale, write_checkpoint
 from slurm_guard.checkpoint.part import WriteParts
 from slurm_guard.checkpoint.removal import remove_checkpoint
@@ -23,21 +25,44 @@ def write_milestone(
     Raises:
         CheckpointError: it could not be written, or is not what was written; the others are as before.
     """
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot make the milestone directory {directory}: {error.strerror or error}"
-        ) from error
+    make_milestones(directory)
     written = write_checkpoint(directory, CheckpointKind.MILESTONE, stamp, write_parts)
     if rule != ALL:
         _remove_old(directory, written, rule)
     return written
 
 
+def make_milestones(directory: str) -> None:
+    """Make the directory of all milestones.
+
+    Raises:
+        CheckpointError: it cannot be made, or gives no answer within SHARED_S.
+    """
+    what = name_milestones(directory)
+    try:
+        within(SHARED_S, what, lambda: os.makedirs(directory, exist_ok=True))
+    except OSError as error:
+        raise CheckpointError(f"cannot make {what}: {error.strerror or error}") from error
+
+
+def read_milestones(directory: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
+    """All milestones, oldest first, and why others are none; none where no answer comes within SHARED_S."""
+    try:
+        return within(SHARED_S, name_milestones(directory), lambda: read_checkpoints(directory))
+    except CheckpointError as error:
+        return (), (Skipped(directory, f"milestones are not used: {error}"),)
+
+
 def clean_milestones(directory: str) -> int:
-    """Remove unfinished milestones that are a day old; how many."""
-    return remove_stale(directory, STALE_S)
+    """Remove unfinished milestones that are a day old; how many, as far as known within SHARED_S."""
+    with suppress(CheckpointError):
+        return within(SHARED_S, name_milestones(directory), lambda: remove_stale(directory, STALE_S))
+    return 0
+
+
+def name_milestones(directory: str) -> str:
+    """What it is called where it gives no answer."""
+    return f"the milestone directory {directory}"
 
 
 def _remove_old(directory: str, written: Checkpoint, rule: Retention) -> None:

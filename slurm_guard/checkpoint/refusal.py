@@ -9,8 +9,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from slurm_guard.adapters.files import append_line, read_regular
+from slurm_guard.checkpoint.bounded import SHARED_S, within
+from slurm_guard.checkpoint.milestone import make_milestones, name_milestones
 from slurm_guard.errors import SlurmGuardError
 from slurm_guard.model.checkpoint import Checkpoint, Directories
 from slurm_guard.policy.restore import Key, key_of
@@ -20,19 +23,26 @@ _LIMIT = 1 << 20
 
 
 def note_refusals(directories: Directories, refused: Iterable[tuple[Checkpoint, str]]) -> None:
-    """Note why each could not be loaded. Outside a job there is nothing to note for; a full disk is borne."""
+    """Note why each could not be loaded. Outside a job there is nothing to note for.
+
+    A full disk is borne, and so is one that gives no answer.
+    """
     job = _job(directories)
     for checkpoint, reason in refused if job else ():
         body = {"job": job, "key": key_of(checkpoint), "reason": reason}
+        line = json.dumps(body).encode()
         with suppress(OSError, SlurmGuardError):
-            os.makedirs(directories.milestone, exist_ok=True)
-            append_line(os.path.join(directories.milestone, NAME), json.dumps(body).encode())
+            make_milestones(directories.milestone)
+            path = os.path.join(directories.milestone, NAME)
+            within(SHARED_S, name_milestones(directories.milestone), partial(append_line, path, line))
 
 
 def read_refusals(directories: Directories) -> Mapping[Key, str]:
-    """Why each of those that this job noted could not be loaded."""
+    """Why each of those that this job noted could not be loaded, as far as known within SHARED_S."""
+    path = os.path.join(directories.milestone, NAME)
     try:
-        lines = read_regular(os.path.join(directories.milestone, NAME), _LIMIT).splitlines()
+        what = name_milestones(directories.milestone)
+        lines = within(SHARED_S, what, lambda: read_regular(path, _LIMIT)).splitlines()
     except (OSError, SlurmGuardError):
         return {}
     refusals: dict[Key, str] = {}

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
+from slurm_guard.checkpoint.bounded import RING_S, within
 from slurm_guard.checkpoint.directory import distrust, make_private
 from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, remove_stale, write_checkpoint
 from slurm_guard.checkpoint.part import WriteParts
@@ -37,8 +39,16 @@ def shard_directory(ring: str, rank: int) -> str:
 def read_units(ring: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
     """All replicas and shards of this node's ring, each rank's oldest first, and why others are none.
 
-    Nothing is read from a directory into which another user could have put files.
+    Nothing is read from a directory into which another user could have put files, nor from one that gives no
+    answer within RING_S.
     """
+    try:
+        return within(RING_S, f"the ring directory {ring}", lambda: _read_units(ring))
+    except CheckpointError as error:
+        return (), (Skipped(ring, f"the ring is not used: {error}"),)
+
+
+def _read_units(ring: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
     if why := distrust(ring):
         return (), (Skipped(ring, f"the ring is not used: {why}"),)
     units, skipped = read_checkpoints(ring)
@@ -89,7 +99,13 @@ def trim_units(directory: str, *, below: int) -> None:
 
 
 def clean_ring(ring: str) -> int:
-    """Remove unfinished checkpoints of writers that are dead; how many."""
+    """Remove unfinished checkpoints of writers that are dead; how many, as far as known within RING_S."""
+    with suppress(CheckpointError):
+        return within(RING_S, f"the ring directory {ring}", lambda: _clean(ring))
+    return 0
+
+
+def _clean(ring: str) -> int:
     if distrust(ring):
         return 0
     return remove_stale(ring) + sum(remove_stale(directory) for _, directory in _shard_directories(ring))
