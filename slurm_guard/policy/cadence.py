@@ -20,6 +20,9 @@ LONGEST_S = 1800.0
 SHORTEST_S = 60.0
 """And at least: the disk is busy with a save long after the training goes on."""
 
+REST = 2.0
+"""An interval is at least so many times as long as one save is written, copies on other nodes included."""
+
 OVERHEAD = 0.005
 """Share of the training's time that saving may cost."""
 
@@ -38,26 +41,34 @@ class Cadence:
 
 
 def plan_cadence(
-    cost_s: float, mtbf_s: float, *, overhead: float = OVERHEAD, longest_s: float = LONGEST_S
+    cost_s: float,
+    mtbf_s: float,
+    *,
+    written_s: float = 0.0,
+    overhead: float = OVERHEAD,
+    longest_s: float = LONGEST_S,
 ) -> Cadence:
     """The interval for saves that block the training for `cost_s`, failures coming every `mtbf_s`.
+
+    `written_s` is how long a save is written behind the training.
 
     >>> plan_cadence(0.5, 7.9 * 3600).interval_s
     168.6
     """
     young_s = math.sqrt(2 * max(0.0, cost_s) * max(0.0, mtbf_s))
     bounds = {
-        "the least loss to saves and failures together (Young)": young_s,
+        "where saves and failures together cost least (Young)": young_s,
         f"so that saving costs {overhead:.2g} of the time": max(0.0, cost_s) / overhead,
-        "so that the disk comes to rest": SHORTEST_S,
+        "so that the disk comes to rest": max(SHORTEST_S, REST * written_s),
     }
     why, interval_s = max(bounds.items(), key=lambda item: item[1])
     if interval_s >= longest_s:
         why, interval_s = "never rarer than that", longest_s
     share = max(0.0, cost_s) / interval_s
     reason = (
-        f"a ring checkpoint every {interval_s:.0f} s, {why}: a save blocks for {cost_s:.3g} s, "
-        f"a failure is expected every {mtbf_s / 3600:.3g} h; saving costs {share:.2%} of the time"
+        f"a ring checkpoint every {interval_s:.0f} s, {why}: a save blocks for {cost_s:.3g} s and is written "
+        f"for {written_s:.3g} s, a failure is expected every {mtbf_s / 3600:.3g} h; saving costs {share:.2%} "
+        "of the time"
     )
     return Cadence(round(interval_s, 1), share, reason)
 

@@ -17,6 +17,7 @@ from slurm_guard.policy.cadence import (
     estimate_mtbf,
     plan_cadence,
 )
+from slurm_guard.policy.log.parser import LineParser
 
 HOUR_S = 3600.0
 SECONDS = st.floats(0, 1e9)
@@ -34,10 +35,10 @@ def test_least_is_lost_at_youngs_interval() -> None:
     best = loss(cadence.interval_s, 0.5, 8 * HOUR_S)
     for factor in (0.75, 1.25):
         assert loss(cadence.interval_s * factor, 0.5, 8 * HOUR_S) > best
-    assert "every 170 s, the least loss to saves and failures together (Young)" in cadence.reason
-    assert (
-        "blocks for 0.5 s, a failure is expected every 8 h; saving costs 0.29% of the time" in cadence.reason
-    )
+    assert "every 170 s, where saves and failures together cost least (Young)" in cadence.reason
+    assert "a save blocks for 0.5 s and is written for 0 s, a failure is expected every 8 h" in cadence.reason
+    assert "saving costs 0.29% of the time" in cadence.reason
+    assert LineParser().read_record(f"slurm-guard: {cadence.reason}".encode()) is None  # it is in the log
 
 
 def test_saving_costs_its_share_at_most() -> None:
@@ -59,17 +60,22 @@ def test_never_rarer_than_thirty_minutes_unless_told() -> None:
 
 
 def test_saves_that_cost_nothing_are_not_written_all_the_time() -> None:
-    """The disk is busy long after the training goes on."""
+    """The disk is busy long after the training goes on: half of the time at most."""
     assert plan_cadence(0.0, HOUR_S).interval_s == SHORTEST_S
+    slow = plan_cadence(0.1, HOUR_S, written_s=200.0)
+    assert slow.interval_s == 400.0
+    assert "so that the disk comes to rest: a save blocks for 0.1 s and is written for 200 s" in slow.reason
+    assert plan_cadence(0.1, HOUR_S, written_s=2000.0).interval_s == LONGEST_S
 
 
-@given(SECONDS, SECONDS)
-def test_the_interval_stays_within_its_bounds(cost_s: float, mtbf_s: float) -> None:
+@given(SECONDS, SECONDS, SECONDS)
+def test_the_interval_stays_within_its_bounds(cost_s: float, mtbf_s: float, written_s: float) -> None:
     """Whatever was measured."""
-    cadence = plan_cadence(cost_s, mtbf_s)
+    cadence = plan_cadence(cost_s, mtbf_s, written_s=written_s)
     assert SHORTEST_S <= cadence.interval_s <= LONGEST_S
     if cadence.interval_s < LONGEST_S:
         assert cadence.overhead <= OVERHEAD * 1.001
+        assert cadence.interval_s >= min(2 * written_s, LONGEST_S) - 0.1
 
 
 @given(st.floats(0.001, 100), SECONDS, st.floats(1, 100))
