@@ -7,14 +7,18 @@ import threading
 from collections.abc import Callable, Collection
 from functools import partial
 
+from slurm_guard.checkpoint.bounded import within
+from slurm_guard.checkpoint.rescue import remove_rescue
+from slurm_guard.errors import SlurmGuardError
 from slurm_guard.job.inquiry import Post
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.record import Recorder
 from slurm_guard.job.recovery import Outcome, Place, Recoverer
+from slurm_guard.job.rescue import Rescuer
 from slurm_guard.job.writer import Writer
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.order import Exclude, Leave, encode
-from slurm_guard.policy.act import Act, Recover, Send
+from slurm_guard.policy.act import Act, Recover, ReleaseFront, Send
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.ports import Clock, Slurm
 
@@ -39,6 +43,7 @@ class Aftermath:
         self._writer = writer
         self._post = post
         self._watched = watched
+        self.rescuer = Rescuer(clock, post, watched)
 
     def begin(self, order: Recover, place: Place, take: Callable[[Outcome], list[Act]]) -> None:
         """Begin; `take(outcome)` is called in the guard's thread at the end, whatever happens."""
@@ -48,6 +53,7 @@ class Aftermath:
         recoverer = Recoverer(
             self._settings, self._slurm, self._clock, self._journal, self._write_last_records,
             dismiss=partial(self._dismiss, place.identity.requeue_id), say=self._writer.say,
+            rescuer=self.rescuer, note=self._recorder.rescued,
         )  # fmt: skip
         self._recorder.write_groups()
         self._writer.say(
@@ -59,6 +65,22 @@ class Aftermath:
             reason = f"the recovery failed ({type(error).__name__}: {error})"
             outcome = Outcome(Recovery(RecoveryKind.STOP, reason=reason), order.suspects, "", False)
         self._post(partial(take, outcome))
+
+    def clear_rescue(self, directory: str) -> bool:
+        """The job has ended well: remove what was rescued, for some seconds at most, then release the front.
+
+        Whether there is anything.
+        """
+        if not self._recorder.find_rescued():
+            return False
+
+        def clear() -> None:
+            with contextlib.suppress(OSError, SlurmGuardError):
+                within(LAST_WRITES_S, directory, lambda: remove_rescue(directory))
+            self._post(lambda: [ReleaseFront()])
+
+        threading.Thread(target=clear, name="clear", daemon=True).start()
+        return True
 
     def _dismiss(self, job_id: str, excluded: tuple[str, ...]) -> None:
         """Send the watchdogs away before a requeue; one lives on long enough to have nodes excluded."""

@@ -58,7 +58,6 @@ _LONGEST_REST_S = 1.0
 _REQUEUED_S = 180.0
 _FRONT_WORDS: dict[type, GuardMessage] = {
     act.HoldFront: Hold(),
-    act.ReleaseFront: Release(),
     act.EndSrun: End(),
 }
 
@@ -98,7 +97,7 @@ class Guard:
         self._outcome: Outcome | None = None
         self._leave_at_s: float | None = None
         self._mishaps = Mishaps(start.run, clock, journal, writer)
-        self._read_at_s, self._terminated = float("-inf"), False
+        self._read_at_s, self._terminated, self._ended_well = float("-inf"), False, False
         # What its predecessor left unfinished must be known before srun's end can mean anything.
         self._taking_over = start.again
         self._early_exit: Exited | None = None
@@ -170,7 +169,9 @@ class Guard:
         reports, lost = self._channel.read()
         now_s = self._clock.now_s()
         for report in reports:
+            self._aftermath.rescuer.hear(report)
             self._obey(self.session.reported(report, now_s))
+        self._aftermath.rescuer.lose(lost)
         self._obey(self.session.watchdog_lost(lost, now_s))
 
     def _on_front(self, message: FrontMessage) -> None:
@@ -188,6 +189,7 @@ class Guard:
             if message.name == "SIGTERM":
                 # Slurm ends the requeued job: staying would only delay its next start by KillWait.
                 self._terminated = True
+                self._aftermath.rescuer.stop()
                 self._leave_at_s = None if self._leave_at_s is None else now_s
         elif isinstance(message, Exited) and self._taking_over:
             self._early_exit = message
@@ -198,6 +200,7 @@ class Guard:
                     self._obey(self._output.take(chunk, is_error=is_error))
             self._output.step_ended()
             self._srun_pid = None
+            self._ended_well = message.code == 0 and self.session.standing is Standing.TRAINING
             self._obey(self.session.srun_exited(now_s, failed=message.code != 0))
         elif isinstance(message, Dropped):
             self._output.dropped_bytes += message.bytes
@@ -215,6 +218,8 @@ class Guard:
             self._writer.say(one.text)
         elif isinstance(one, act.StartWatchdogs):
             self._channel.start(one.nodes)
+        elif isinstance(one, act.ReleaseFront):
+            self._release()
         elif type(one) in _FRONT_WORDS:
             self._link.send(_FRONT_WORDS[type(one)])
         elif isinstance(one, act.ExitFront):
@@ -239,6 +244,12 @@ class Guard:
         env = dict(plan_restart_environment(self._outcome, trials, self._environ)) if self._outcome else {}
         nodes = len(self._step.nodes) if recovery.exclude and self._step is not None else None
         self._link.send(Restart(env, recovery.exclude, nodes))
+
+    def _release(self) -> None:
+        """Let the front leave, once what was rescued for a resume is gone where there will be none."""
+        well, self._ended_well = self._ended_well, False
+        directory = plan_directories(self._environ, self._start.cwd).rescue
+        self._link.send(Hold() if well and self._aftermath.clear_rescue(directory) else Release())
 
     def _leave(self) -> None:
         """The job is stopped for good: its records first, they are why."""

@@ -11,6 +11,7 @@ from slurm_guard.model.breach import Breach, BreachKind, RedLine, SickGpu
 from slurm_guard.model.incident import STAGES, Incident
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
+from slurm_guard.model.rescue import Rescued
 from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, Note, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery
 from slurm_guard.policy.outcome import Outcome
@@ -87,6 +88,20 @@ class Recorder:
         if incident is not None:
             incident.outcome = told
             self._journal.write_incident(incident)
+
+    def rescued(self, rescued: Rescued) -> None:
+        """A ring checkpoint was carried to shared storage, or was not."""
+        if self._incident is not None:
+            self._incident.rescue = asdict(rescued)
+            self._journal.append(
+                "rescue", self._clock.wall_s(), incident=self._incident.incident, **asdict(rescued)
+            )
+            self._write()
+
+    def find_rescued(self) -> bool:
+        """Whether something of this command's was carried to shared storage."""
+        entries = self._journal.own_entries()
+        return any(entry.get("what") == "rescue" and entry.get("copied") for entry in entries)
 
     def requeueing(self, recovery: Recovery, suspects: tuple[str, ...]) -> None:
         """The requeue is next; whoever runs then will be ended by it."""
@@ -213,4 +228,5 @@ def _parse_incident(body: dict[str, Any]) -> Incident:
         verdict=body["verdict"],
         observe=body["observe"],
         outcome=body.get("outcome"),
+        rescue=body.get("rescue"),
     )

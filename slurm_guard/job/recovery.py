@@ -6,22 +6,22 @@ waiting costs nothing but time.
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
-from slurm_guard.checkpoint.choice import Choice, describe_skipped, find_resume
-from slurm_guard.errors import CommandFailed, OutsideError, SlurmGuardError, SlurmUnavailable
+from slurm_guard.checkpoint.choice import Choice, describe_skipped
+from slurm_guard.errors import CommandFailed, OutsideError, SlurmUnavailable
 from slurm_guard.job.channel import STEP_NAME
 from slurm_guard.job.journal import Journal
+from slurm_guard.job.rescue import Rescuer
+from slurm_guard.job.resume import ResumeSearch
 from slurm_guard.model.checkpoint import Directories
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import JobReading
+from slurm_guard.model.rescue import Rescued
 from slurm_guard.policy.act import Recover
 from slurm_guard.policy.budget import (
     count_restarts_without_progress,
@@ -36,7 +36,9 @@ Answer = TypeVar("Answer")
 
 _ASK_AGAIN_S = 2.0
 _SETTLE_S = 5.0
-_STORAGE_S = 1800.0
+_LAST_S = 30.0
+"""Seconds before the end of the job's time that a requeue needs: no rescue is worth it."""
+
 _ENDED = frozenset({"COMPLETING", "COMPLETED", "CANCELLED", "FAILED"})
 _REQUEUE_DIRECTIVE = re.compile(r"^#SBATCH\s+(?:.*\s)?--requeue\b", re.MULTILINE)
 DRAIN_REASON = "slurm-guard: processes of job {job} cannot be killed"
@@ -76,14 +78,16 @@ class Recoverer:
 
     `about_to_requeue(recovery, suspects, wait_s)` writes the last records; whether the journal has them.
     `dismiss(nodes)` sends the watchdogs away, who would hold the requeued job for KillWait seconds; one of
-    them first asks for the exclusion of `nodes`: Slurm may kill this process before it can.
+    them first asks for the exclusion of `nodes`: Slurm may kill this process before it can. Before that the
+    `rescuer` has them carry away what the job would leave behind; `note(rescued)` writes that down.
     """
 
     def __init__(
         self, settings: Settings, slurm: Slurm, clock: Clock, journal: Journal,
         about_to_requeue: Callable[[Recovery, tuple[str, ...], float], bool], *,
         dismiss: Callable[[tuple[str, ...]], None] = lambda _: None,
-        say: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None, rescuer: Rescuer | None = None,
+        note: Callable[[Rescued], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._slurm = slurm
@@ -92,29 +96,61 @@ class Recoverer:
         self._about_to_requeue = about_to_requeue
         self._dismiss = dismiss
         self._say = say
+        self._rescuer = rescuer
+        self._note = note
+        self._said: set[str] = set()
 
     def recover(self, order: Recover, place: Place) -> Outcome:
         """Decide and act; never raises for what is outside."""
         until_s = self._clock.now_s() + self._settings.controller_wait_s
         drained = [node for node in order.left_nodes if self._drain(node, place)]
         self._journal.loaded.wait(max(0.0, until_s - self._clock.now_s()))
-        choice = self._find_resume(place)
-        for line in describe_skipped(choice):
-            self._say(line)
-        facts = self._facts(order, place, choice, until_s)
-        recovery = decide_recovery(facts)
-        if recovery.kind is RecoveryKind.REQUEUE and facts.suspects:
-            facts = replace(facts, exclusion_refused=self._test_exclusion(facts.suspects, place, until_s))
-            recovery = decide_recovery(facts)
-        note = ""
+        trials = read_trials(self._journal.own_entries())
+        search = ResumeSearch(place.directories, trials, self._clock, self._rescuer, self._say)
+        search.find()
+        recovery, job = self._decide(order, place, search, until_s)
+        began_s = self._clock.now_s()
+        while not self._secure(recovery, job, search, began_s + self._settings.rescue_s, order):
+            recovery, job = self._decide(order, place, search, until_s)
+        until_s += self._clock.now_s() - began_s
+        choice, note = search.choice, ""
         if recovery.kind is RecoveryKind.RESTART:
             self._write_recovery(order, recovery, place, choice)
         elif recovery.kind is RecoveryKind.REQUEUE:
             recovery, note = self._requeue(order, recovery, place, choice, until_s)
         return Outcome(recovery, order.suspects, choice.resume_from, bool(drained), note)
 
-    def _facts(self, order: Recover, place: Place, choice: Choice, until_s: float) -> RecoveryFacts:
+    def _decide(
+        self, order: Recover, place: Place, search: ResumeSearch, until_s: float
+    ) -> tuple[Recovery, JobReading | None]:
+        """What follows, and the job as it is."""
+        for line in describe_skipped(search.choice):
+            if line not in self._said:
+                self._said.add(line)
+                self._say(line)
         job = self._ask(lambda: self._slurm.read_job(place.identity.requeue_id), until_s)
+        facts = self._facts(order, place, search.choice, job, until_s)
+        recovery = decide_recovery(facts)
+        if recovery.kind is RecoveryKind.REQUEUE and facts.suspects:
+            facts = replace(facts, exclusion_refused=self._test_exclusion(facts.suspects, place, until_s))
+            recovery = decide_recovery(facts)
+        return recovery, job
+
+    def _secure(
+        self, recovery: Recovery, job: JobReading | None, search: ResumeSearch, until_s: float, order: Recover
+    ) -> bool:
+        """Whether the choice stands: it is brought to safety, as far as there is time for it."""
+        limit_s = until_s - self._clock.now_s()
+        if job is not None and job.end_time_s is not None:
+            limit_s = min(limit_s, job.end_time_s - self._clock.wall_s() - _LAST_S)
+        stands, rescued = search.secure(recovery, max(0.0, limit_s), (*order.suspects, *order.left_nodes))
+        if rescued is not None:
+            self._note(rescued)
+        return stands
+
+    def _facts(
+        self, order: Recover, place: Place, choice: Choice, job: JobReading | None, until_s: float
+    ) -> RecoveryFacts:
         # What a guard that died before the act had written of this very incident counts only once it is done.
         entries = [entry for entry in self._journal.own_entries() if not _is_recovery(entry, order.incident)]
         progressed = has_progressed(entries, place.iteration)
@@ -137,22 +173,6 @@ class Recoverer:
             others_training=self._others_train(place, until_s),
             observe=self._settings.observe,
         )
-
-    def _find_resume(self, place: Place) -> Choice:
-        """The newest good checkpoint; none where its storage hangs or is broken."""
-        found: queue.SimpleQueue[Choice] = queue.SimpleQueue()
-        trials = read_trials(self._journal.own_entries())
-
-        def look() -> None:
-            with contextlib.suppress(OSError, SlurmGuardError):
-                found.put(find_resume(place.directories.milestone, place.directories.ring, trials=trials))
-            found.put(Choice(None, ()))
-
-        threading.Thread(target=look, name="find-resume", daemon=True).start()
-        try:
-            return found.get(timeout=_STORAGE_S)
-        except queue.Empty:
-            return Choice(None, ())
 
     def _is_resumable(self, job: JobReading | None, choice: Choice, place: Place, until_s: float) -> bool:
         """The user says so, or a good checkpoint of this job exists."""
@@ -186,6 +206,9 @@ class Recoverer:
         self, order: Recover, recovery: Recovery, place: Place, choice: Choice, until_s: float
     ) -> tuple[Recovery, str]:
         job_id = place.identity.requeue_id
+        job = self._ask(lambda: self._slurm.read_job(job_id), until_s)
+        if job is not None and job.state != "RUNNING":
+            return _ended(job)  # during the rescue
         excluded = self._excluded(recovery.exclude, place, until_s) if recovery.exclude else ()
         self._write_recovery(order, recovery, place, choice)
         # Storage that hangs is waited for: the budget is in the journal, and the next start needs it too.
@@ -207,7 +230,7 @@ class Recoverer:
             if ordered is not None and (job.state != "RUNNING" or job.restarts != ordered):
                 return recovery, _describe_late(job, excluded)
             if job.state != "RUNNING":
-                return Recovery(RecoveryKind.STOP, reason=f"the job is {job.state}", silent=True), ""
+                return _ended(job)
             if ordered is None:
                 self._dismiss(excluded)
             try:
@@ -279,6 +302,11 @@ def _judge_refusal(error: CommandFailed, recovery: Recovery) -> tuple[Recovery, 
 
 def _is_recovery(entry: Mapping[str, object], incident: str) -> bool:
     return entry.get("what") == "recovery" and entry.get("incident") == incident
+
+
+def _ended(job: JobReading) -> tuple[Recovery, str]:
+    """Whoever ended it knows."""
+    return Recovery(RecoveryKind.STOP, reason=f"the job is {job.state}", silent=True), ""
 
 
 def _stopped(reason: str) -> tuple[Recovery, str]:

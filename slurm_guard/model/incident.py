@@ -29,7 +29,8 @@ class Incident:
     """What `incident.json` holds. `stages` are epoch seconds; `incident` is its name, as `001-stall`.
 
     `outcome` says of an observed breach what became of it: `outcome` (recovered, ended or open), `after_s`
-    and `how`; None until that is known.
+    and `how`; None until that is known. `rescue` says which ring checkpoint was carried to shared storage, or
+    why not; None where there was none to carry.
     """
 
     incident: str
@@ -43,6 +44,7 @@ class Incident:
     verdict: str = ""
     observe: bool = False
     outcome: dict[str, object] | None = None
+    rescue: dict[str, object] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The document, schema first."""
@@ -51,6 +53,8 @@ class Incident:
         breach["red_line"] = self.breach.red_line.value
         breach["kind"] = self.breach.kind.value
         del breach["symptom_ago_s"], breach["suspects"], breach["healthy_iteration"]
+        if self.rescue is None:
+            del body["rescue"]
         if self.breach.gpu is None:
             del breach["gpu"]
         return {"schema": SCHEMA, **body}

@@ -179,6 +179,13 @@ class Settings:
         low=0,
         high=86_400,
     )
+    rescue_s: float = setting(
+        120.0,
+        "recovery",
+        "seconds that carrying the newest ring to shared storage may take before a requeue; 0: none",
+        low=0,
+        high=86_400,
+    )
     node_mtbf_hours: float = setting(
         1000.0,
         "checkpoint",

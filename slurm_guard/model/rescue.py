@@ -127,3 +127,19 @@ class RescueEnded:
 
 
 RescueReport = Union[UnitHeld, UnitBad, RingRead, UnitSaved, RescueMoved, RescueEnded]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """What became of a rescue, for the records: `bytes` of one whole set, `copied` of them now by `nodes`.
+
+    `reason` says why it is not whole; empty where it is. A moment is named by iteration and fork.
+    """
+
+    iteration: int
+    fork: str
+    bytes: int
+    copied: int = 0
+    seconds: float = 0.0
+    nodes: tuple[str, ...] = ()
+    reason: str = ""

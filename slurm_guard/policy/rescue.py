@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_guard.model.checkpoint import Checkpoint
 from slurm_guard.model.order import Order, encode
 from slurm_guard.model.rescue import (
     REPLICA,
@@ -64,11 +63,6 @@ def measure_whole(whole: Whole) -> int:
     return sum(_size(held[0]) for held in (whole.replica, *whole.shards.values()) if held)
 
 
-def is_saved(candidates: Iterable[Checkpoint], whole: Whole) -> bool:
-    """Whether one of these milestones is as new as the ring: then nothing is lost with the nodes."""
-    return any(one.finite and one.iteration >= whole.checkpoint.iteration for one in candidates)
-
-
 def plan_rescue(
     cargo: Iterable[Cargo], nodes: Collection[str], avoid: Collection[str] = ()
 ) -> dict[str, tuple[Cargo, ...]]:
@@ -100,25 +94,47 @@ def compose_orders(
     order = Rescue(
         node, number, errand.ring, errand.directory, errand.iteration, errand.fork, tuple(ranks), timeout_s
     )
-    try:
-        encode(order)
+    if fits(order):
         return [order]
-    except ValueError:
-        if len(ranks) < 2:
-            raise
+    if len(ranks) < 2:
+        raise ValueError("the names of ring and rescue directory are too long for an order")
     half = len(ranks) // 2
     first = compose_orders(node, errand, ranks[:half], number, now_s)
     return first + compose_orders(node, errand, ranks[half:], number + len(first), now_s)
 
 
+def fits(order: Order) -> bool:
+    """Whether it can be sent at all."""
+    try:
+        encode(order)
+    except ValueError:
+        return False
+    return True
+
+
+def describe_size(count: int) -> str:
+    """Bytes for people.
+
+    >>> [describe_size(count) for count in (0, 999_999, 1_500_000, 2_340_000_000_000)]
+    ['0 B', '999999 B', '1.5 MB', '2340.0 GB']
+    """
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
 @dataclass(slots=True)
 class RescueState:
-    """A rescue in progress: a value that its owner updates in place. `nodes` can be given orders."""
+    """A rescue in progress: a value that its owner updates in place. `nodes` can be given orders, `number` is
+    that of the newest one.
+    """
 
     errand: Errand
     cargo: Mapping[int, Cargo]
     nodes: set[str]
     avoid: frozenset[str] = frozenset()
+    number: int = 0
     saved: set[int] = field(default_factory=set)
     copied: int = 0
     failed: str = ""
@@ -235,10 +251,11 @@ class RescueState:
         for node, load in plan.items():
             ranks = [one.rank for one in load]
             try:
-                composed = compose_orders(node, self.errand, ranks, len(self._orders) + 1, now_s)
+                composed = compose_orders(node, self.errand, ranks, self.number + 1, now_s)
             except ValueError as error:
                 self.failed = self.failed or str(error)
                 return []
+            self.number += len(composed)
             for order in composed:
                 self._orders[order.rescue] = (node, order.ranks)
             self._at.update(dict.fromkeys(ranks, node))

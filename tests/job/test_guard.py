@@ -64,6 +64,8 @@ for line in sys.stdin:
         elif order["t"] == "term":
             say("term_sent", node, incident=order["incident"], processes=1)
             say("killed", node, incident=order["incident"], left=[])
+        elif order["t"] == "read_ring":
+            say("ring_read", node, ask=order["ask"], refused="")
     if order["t"] == "leave":
         break
 """
