@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from slurm_guard.checkpoint.manifest import checkpoint_name, read_checkpoint, read_checkpoints
 from slurm_guard.checkpoint.refusal import read_refusals
+from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.checkpoint.ring import read_units, shard_directory
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
@@ -142,6 +143,7 @@ class _Agreement:
     skipped: tuple[Skipped, ...]
     holdings: tuple[Holding, ...] = ()
     refused: dict[Checkpoint, str] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.holdings = tuple(holding for offer in self.offers for holding in offer.holdings)
@@ -214,10 +216,10 @@ class _Agreement:
             return done
         self.skipped += (Skipped(chosen.directory, troubles[0]),)
         dropped = set[Unit]().union(*(units for _, units in told))
-        if dropped:
-            self.holdings = tuple(h for h in self.holdings if _name_unit(h) not in dropped)
-        else:
+        left = tuple(h for h in self.holdings if _name_unit(h) not in dropped)
+        if left == self.holdings:
             self.refused[chosen] = troubles[0]
+        self.holdings = left
         return None
 
     def _bring(self, needed: list[tuple[Holding, ...]]) -> bool:
@@ -231,8 +233,11 @@ class _Agreement:
     def _fetch(self, holder: Holding) -> None:
         if self.fetch is None:
             raise _Unusable(holder, "it is on another node, and this one cannot fetch it")
+        place = self._place(holder.unit)
+        if place in self.damaged:
+            remove_checkpoint(place)
         try:
-            self.fetch(holder, os.path.relpath(self._place(holder.unit), self.directories.ring))
+            self.fetch(holder, os.path.relpath(place, self.directories.ring))
         except (OSError, CheckpointError) as error:
             raise _Unusable(holder, f"it could not be fetched from another node: {error}") from error
 
@@ -247,6 +252,7 @@ class _Agreement:
         except Damaged as error:
             bad = replica if replica and error.directory == places[0] else shard
             assert bad
+            self.damaged.add(error.directory)
             raise _Unusable(bad, str(error)) from error
 
     def _find(self, held: tuple[Holding, ...]) -> Holding | None:

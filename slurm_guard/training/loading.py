@@ -10,12 +10,10 @@ from typing import Any
 from slurm_guard.checkpoint.manifest import read_checkpoint, verify_checkpoint
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Skipped
+from slurm_guard.training.resharding import read_dcp
 from slurm_guard.training.shard import join_shards
 from slurm_guard.training.snapshot import parse_shard
 from slurm_guard.training.state import RANKS, STATE, read_state
-
-_SHARDED = ".metadata"
-"""What torch.distributed.checkpoint writes last."""
 
 
 class Damaged(CheckpointError):
@@ -72,11 +70,7 @@ class Loader:
         own = random = None
         if found.world_size == self._world_size and any(part.name == RANKS for part in found.parts):
             own, random = parse_shard(read_state(directory, RANKS)[self._rank])
-        if any(part.name == _SHARDED for part in found.parts):
-            from slurm_guard.training.resharding import read_dcp
-
-            whole = read_dcp(directory, self._state, whole)
-        return Loaded(whole, own, random)
+        return Loaded(read_dcp(directory, self._state, whole), own, random)
 
 
 def _look(directory: str) -> Checkpoint:

@@ -17,6 +17,7 @@ from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Part, Stamp
 from slurm_guard.policy.retention import Retention
 from slurm_guard.training.circle import Circle
+from slurm_guard.training.resharding import write_dcp
 from slurm_guard.training.shard import stage_shard
 from slurm_guard.training.snapshot import Snapshot
 from slurm_guard.training.state import RANKS, write_state
@@ -104,12 +105,10 @@ class MilestoneSave:
         """
         import torch.distributed as dist
 
-        from slurm_guard.training.resharding import write_dcp
-
         sharded = {key: stage_shard(snapshot.sharded[key], local) for key, local in snapshot.local.items()}
         done: Any
         try:
-            done = [*write_dcp(path, sharded, self.circle.group), *write_own(path)]
+            done = [*write_dcp(path, sharded, self.circle.group, self.cancelled), *write_own(path)]
         except Exception as error:
             done = f"rank {self.circle.rank}: {error}"
         gathered: list[Any] = [None] * self.circle.world_size

@@ -135,30 +135,54 @@ def test_after_a_nan_it_resumes_from_the_last_good_ring(
     assert all(milestone.finite for milestone in training.milestones().values())
 
 
-def test_a_node_without_the_ring_sends_all_to_the_milestone(
+def test_a_node_that_comes_new_gets_what_it_lacks_from_the_others(
     training: Training, undisturbed: dict[int, str]
 ) -> None:
-    """Ranks never mix iterations: the ring of one node is no use when the other came new."""
+    """The replica from any holder, and its own shard from the partner that keeps a copy."""
     assert training.run("--fault", "crash@19", "--fault-rank", "1") == [1, 1]
     assert "InjectedError: the crash that was asked for" in training.lines(1)[-1]
     shutil.rmtree(training.ring(1))
     assert training.run(attempt=1, SLURM_GUARD_RESUME_FROM="ring:16") == [0, 0]
-    assert_continues(training, undisturbed, "milestone", 10)
-    assert any("iteration-0000000016: not every rank has it" in line for line in training.lines())
+    assert_continues(training, undisturbed, "ring", 16)
 
 
-def test_damage_on_one_node_makes_all_take_the_older_one(
+def test_without_copies_a_node_without_its_ring_sends_all_to_the_milestone(
     training: Training, undisturbed: dict[int, str]
 ) -> None:
-    """A flipped bit is seen by one rank only; all of them step back together."""
-    assert training.run("--fault", "crash@19") == [1, 1]
-    state = training.ring(1) / "iteration-0000000016" / "state.pt"
-    text = bytearray(state.read_bytes())
+    """The state of the model is there, this rank's place in the data is not: ranks never mix iterations."""
+    copies = {"SLURM_GUARD_RING_COPIES": "0"}
+    assert training.run("--fault", "crash@19", "--fault-rank", "1", **copies) == [1, 1]
+    shutil.rmtree(training.ring(1))
+    assert training.run(attempt=1, **copies) == [0, 0]
+    assert_continues(training, undisturbed, "milestone", 10)
+    why = "iteration-0000000016: no node that is there holds the shard of rank 1"
+    assert any(why in line for line in training.lines())
+
+
+def _flip_bit(path: Path) -> None:
+    text = bytearray(path.read_bytes())
     text[len(text) // 2] ^= 1
-    state.write_bytes(text)
+    path.write_bytes(text)
+
+
+def test_damage_on_one_node_is_mended_from_another(training: Training, undisturbed: dict[int, str]) -> None:
+    """A flipped bit is seen before anything is loaded, and a good copy takes its place."""
+    assert training.run("--fault", "crash@19") == [1, 1]
+    _flip_bit(training.ring(1) / "iteration-0000000016" / "state.pt")
     assert training.run("--workers", "1", attempt=1) == [0, 0]
-    assert_continues(training, undisturbed, "ring", 12)
+    assert_continues(training, undisturbed, "ring", 16)
     assert any("rank 1: state.pt does not have its checksum" in line for line in training.lines())
+
+
+def test_damage_everywhere_makes_all_take_the_older_one(
+    training: Training, undisturbed: dict[int, str]
+) -> None:
+    """All of them step back together."""
+    assert training.run("--fault", "crash@19") == [1, 1]
+    for node in (0, 1):
+        _flip_bit(training.ring(node) / "iteration-0000000016" / "state.pt")
+    assert training.run(attempt=1) == [0, 0]
+    assert_continues(training, undisturbed, "ring", 12)
 
 
 def test_a_milestone_that_is_named_wins_over_newer_rings(
@@ -214,3 +238,62 @@ def test_a_notice_to_one_rank_makes_all_save_and_leave_together(
     assert training.milestones().keys() == {7}
     assert training.run("--workers", "1", attempt=1) == [0, 0]
     assert_continues(training, undisturbed, "ring", 7)
+
+
+@pytest.fixture
+def sharded(server: subprocess.Popen[str], tmp_path: Path) -> Training:
+    """FSDP2 on four nodes, one rank each."""
+    return Training(server, tmp_path, 4, job(4))
+
+
+@pytest.fixture(scope="module")
+def undisturbed_sharded(
+    server: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, str]:
+    calm = Training(server, tmp_path_factory.mktemp("undisturbed"), 4, job(4))
+    assert calm.run("--sharded", limit_s=60) == [0] * 4
+    return {**losses(calm), -1: repr(calm.milestones()[30].loss)}
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_of_sharded_state_any_one_node_may_be_lost(
+    sharded: Training, undisturbed_sharded: dict[int, str], lost: int
+) -> None:
+    """Its partner has a copy of what it alone held: the whole goes on from the ring, to the last digit."""
+    assert sharded.run("--sharded", "--fault", "crash@19", limit_s=60) == [1] * 4
+    shutil.rmtree(sharded.ring(lost))
+    assert sharded.run("--sharded", attempt=1, limit_s=60) == [0] * 4
+    assert_continues(sharded, undisturbed_sharded, "ring", 16)
+
+
+def test_with_two_partners_lost_it_falls_back_to_the_milestone(
+    sharded: Training, undisturbed_sharded: dict[int, str]
+) -> None:
+    """And says whose shard is nowhere."""
+    assert sharded.run("--sharded", "--fault", "crash@19", limit_s=60) == [1] * 4
+    for lost in (1, 2):
+        shutil.rmtree(sharded.ring(lost))
+    assert sharded.run("--sharded", attempt=1, limit_s=60) == [0] * 4
+    assert_continues(sharded, undisturbed_sharded, "milestone", 10)
+    why = "iteration-0000000016: no node that is there holds the shard of rank 1"
+    assert any(why in line for line in sharded.lines())
+
+
+@pytest.mark.parametrize("arguments", [(), ("--sharded",)])
+def test_a_milestone_is_read_by_another_number_of_ranks(
+    server: subprocess.Popen[str], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Four ranks wrote it, two go on: the loss goes on too, though each rank has other data."""
+    four, two = Training(server, tmp_path, 4, job(4)), Training(server, tmp_path, 2, job(2))
+    assert four.run(*arguments, "--iterations", "150", limit_s=60) == [0] * 4
+    before = list(losses(four).values())
+    assert two.run(*arguments, "--iterations", "160", limit_s=60) == [0] * 2
+    assert resumed_at(two) == ("milestone", 150)
+    after = list(losses(two).values())
+    assert len(after) == 10
+    assert _mean(after) < _mean(before[-10:]) + 0.02 < _mean(before[:10]) - 0.05
+    assert any("begins anew with what it alone holds" in line for line in two.lines())
+
+
+def _mean(numbers: list[str]) -> float:
+    return sum(map(float, numbers)) / len(numbers)
