@@ -33,7 +33,7 @@ class PartFile:
     def __init__(self, descriptor: int, cancelled: Callable[[], bool]) -> None:
         self._descriptor = descriptor
         self._cancelled = cancelled
-        self._digest = _digest(XXH3)
+        self._digest = make_digest(XXH3)
         self._begun = 0
         self.size = 0
 
@@ -102,7 +102,7 @@ def read_checksum(path: str, kind: str = XXH3, advance: Callable[[int], None] | 
         CheckpointError: a kind of checksum that is not known here.
         OSError: it cannot be read.
     """
-    digest = _digest(kind)
+    digest = make_digest(kind)
     buffer = memoryview(bytearray(PIECE))
     with open(path, "rb", buffering=0) as file:
         while size := file.readinto(buffer):
@@ -112,7 +112,12 @@ def read_checksum(path: str, kind: str = XXH3, advance: Callable[[int], None] | 
     return f"{kind}:{digest.hexdigest()}"
 
 
-def _digest(kind: str) -> Any:
+def make_digest(kind: str) -> Any:
+    """What takes bytes with `update` and tells `hexdigest`.
+
+    Raises:
+        CheckpointError: a kind of checksum that is not known here.
+    """
     if kind == _SHA256:  # what schema 1 had
         return hashlib.sha256()
     if kind != XXH3:
