@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -150,10 +151,10 @@ def test_without_copies_a_node_without_its_ring_sends_all_to_the_milestone(
     training: Training, undisturbed: dict[int, str]
 ) -> None:
     """The state of the model is there, this rank's place in the data is not: ranks never mix iterations."""
-    copies = {"SLURM_GUARD_RING_COPIES": "0"}
-    assert training.run("--fault", "crash@19", "--fault-rank", "1", **copies) == [1, 1]
+    training.environment["SLURM_GUARD_RING_COPIES"] = "0"
+    assert training.run("--fault", "crash@19", "--fault-rank", "1") == [1, 1]
     shutil.rmtree(training.ring(1))
-    assert training.run(attempt=1, **copies) == [0, 0]
+    assert training.run(attempt=1) == [0, 0]
     assert_continues(training, undisturbed, "milestone", 10)
     why = "iteration-0000000016: no node that is there holds the shard of rank 1"
     assert any(why in line for line in training.lines())
@@ -297,3 +298,30 @@ def test_a_milestone_is_read_by_another_number_of_ranks(
 
 def _mean(numbers: list[str]) -> float:
     return sum(map(float, numbers)) / len(numbers)
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("arguments", [(), ("--sharded",)])
+def test_no_kill_and_no_lost_node_mixes_iterations_or_costs_more_than_the_save_in_flight(
+    sharded: Training, arguments: tuple[str, ...], rounds: int
+) -> None:
+    """All ranks are killed while they save all the time, and one node comes back empty each time: what is
+    computed again is the same to the last digit.
+    """
+    chance, seen, reached = random.Random(1), dict[int, str](), 0
+    always = ("--iterations", "100000", "--ring-every", "2", "--milestone-every", "100000")
+    for attempt in range(rounds):
+        limit_s = chance.uniform(4, 6)
+        assert set(sharded.run(*arguments, *always, attempt=attempt, limit_s=limit_s)) <= set("SRD")
+        shown, point = losses(sharded), resumed_at(sharded)
+        if reached > 4:
+            assert point
+            assert point[0] == "ring"
+            assert reached - 4 <= point[1] <= reached
+        assert {i: seen[i] for i in shown.keys() & seen.keys()} == {
+            i: loss for i, loss in shown.items() if i in seen
+        }
+        seen |= shown
+        reached = max(shown, default=reached)
+        shutil.rmtree(sharded.ring(chance.randrange(4)), ignore_errors=True)
+    assert reached > 10 * rounds
