@@ -8,7 +8,8 @@ SlurmGuardError              one line for a person; the CLI prints it and exits 
 │   ├── CommandTimedOut      a program did not end in its time
 │   └── SlurmUnavailable     the controller did not answer: unknown is not failed
 └── CheckpointError          a checkpoint cannot be written or read
-    └── PeerError            another rank's node did not take or give one
+    ├── PeerError            another rank's node did not take or give one
+    └── DamagedError         what one node holds is not whole; another's copy may be
 """
 
 from __future__ import annotations
@@ -60,3 +61,7 @@ class CheckpointError(SlurmGuardError):
 
 class PeerError(CheckpointError):
     """A checkpoint could not be brought from one node to another; training goes on without that copy."""
+
+
+class DamagedError(CheckpointError):
+    """What is to be copied is not what its manifest says, or cannot be read; others may have it whole."""

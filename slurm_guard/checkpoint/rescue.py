@@ -24,7 +24,7 @@ from slurm_guard.checkpoint.manifest import (
 from slurm_guard.checkpoint.part import PIECE, XXH3, PartFile, read_checksum, write_part
 from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.checkpoint.ring import shard_directory
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, DamagedError
 from slurm_guard.model.checkpoint import Checkpoint, Part, Skipped
 
 Advance = Callable[[int], None]
@@ -33,23 +33,19 @@ Advance = Callable[[int], None]
 _WORKING = ".tmp-"
 
 
-class DamagedUnit(CheckpointError):
-    """What is to be copied is not whole here; somebody else's copy may be."""
-
-
 def find_unit(ring: str, rank: int | None, iteration: int, fork: str) -> Checkpoint:
     """The replica (`rank` None) or shard of this moment in this ring.
 
     Raises:
-        DamagedUnit: it is not there, or not whole.
+        DamagedError: it is not there, or not whole.
     """
     if why := distrust(ring):
-        raise DamagedUnit(f"the ring {ring} is not used: {why}")
+        raise DamagedError(f"the ring {ring} is not used: {why}")
     found = read_checkpoint(os.path.join(_room(ring, rank), checkpoint_name(iteration)))
     if isinstance(found, Skipped):
-        raise DamagedUnit(f"{found.directory}: {found.reason}")
+        raise DamagedError(f"{found.directory}: {found.reason}")
     if (found.fork, found.rank) != (fork, rank):
-        raise DamagedUnit(f"{found.directory} is of another attempt or rank")
+        raise DamagedError(f"{found.directory} is of another attempt or rank")
     return found
 
 
@@ -57,10 +53,10 @@ def verify_unit(unit: Checkpoint, advance: Advance) -> None:
     """Read every byte.
 
     Raises:
-        DamagedUnit: one has changed.
+        DamagedError: one has changed.
     """
     if damage := verify_checkpoint(unit, advance):
-        raise DamagedUnit(f"{damage.directory}: {damage.reason}")
+        raise DamagedError(f"{damage.directory}: {damage.reason}")
 
 
 def rescue_unit(unit: Checkpoint, rescue: str, advance: Advance) -> int:
@@ -69,7 +65,7 @@ def rescue_unit(unit: Checkpoint, rescue: str, advance: Advance) -> int:
     It is hashed while it is copied, and has its name once all of it is on the disk.
 
     Raises:
-        DamagedUnit: the unit is not what its manifest says.
+        DamagedError: the unit is not what its manifest says.
         CheckpointError: the rescue directory does not take it.
     """
     room = _room(rescue, unit.rank)
@@ -157,7 +153,7 @@ def _copy_part(unit: Checkpoint, part: Part, working: str, advance: Advance) -> 
     kind = part.checksum.partition(":")[0]
     checksum = copied.checksum if kind == XXH3 else read_checksum(os.path.join(working, part.name), kind)
     if (copied.size, checksum) != (part.size, part.checksum):
-        raise DamagedUnit(f"{source} does not have its checksum: its bytes have changed")
+        raise DamagedError(f"{source} does not have its checksum: its bytes have changed")
     return part
 
 
@@ -188,7 +184,7 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DamagedUnit(f"{path} cannot be read: {error.strerror or error}") from error
+        raise DamagedError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _sync(directory: str) -> None:

@@ -18,6 +18,7 @@ from slurm_guard.cli.table import compose_table
 from slurm_guard.errors import SlurmGuardError, UsageError
 from slurm_guard.job.writer import plain
 from slurm_guard.model.incident import SCHEMA, STAGES
+from slurm_guard.policy.rescue import describe_size
 
 app = typer.Typer(no_args_is_help=True, help="What crossed a red line, and what was done about it.")
 
@@ -230,6 +231,7 @@ def _page(one: Found) -> list[str]:
         f"  suspects   {', '.join(map(str, body['suspects'])) or 'none'}",
         f"  recovery   {body.get('recovery') or '-'}{' (observe: not done)' if body.get('observe') else ''}",
         f"  verdict    {body.get('verdict') or '-'}",
+        *_rescue(body.get("rescue")),
         *([f"  outcome    {_outcome(body)}"] if body.get("observe") else []),
         "",
         "STAGE             TIME                  AFTER BREACH",
@@ -251,6 +253,18 @@ def _gpu(gpu: object) -> list[str]:
         return []
     said = f"{_known(gpu.get('check'))}, limit {_known(gpu.get('limit'))}, class {_known(gpu.get('cls'))}"
     return [f"  gpu        {_known(gpu.get('gpu'))} {_known(gpu.get('uuid'))}: {said}"]
+
+
+def _rescue(told: object) -> list[str]:
+    """What was carried to shared storage before the job left its nodes."""
+    if not isinstance(told, dict):
+        return []
+    count, copied, seconds = (told.get(key) for key in ("bytes", "copied", "seconds"))
+    if not isinstance(count, int) or not isinstance(copied, int) or not isinstance(seconds, (int, float)):
+        return []
+    size = describe_size(count) if copied == count else f"{describe_size(copied)} of {describe_size(count)}"
+    why = f", not whole: {told['reason']}" if told.get("reason") else ""
+    return [f"  rescue     iteration {_known(told.get('iteration'))}, {size} in {seconds:.1f} s{why}"]
 
 
 def _outcome(body: dict[str, Any]) -> str:

@@ -191,10 +191,11 @@ class Journal:
         return unknown or self._identity.restart_count > 0 or head["start_s"] == self._start_s
 
     def _set_aside(self, path: Path) -> None:
-        """Keep what another job left under the same id, its milestones too: no resume from them."""
+        """Keep what another job left under the same id, its checkpoints too: no resume from them."""
         number = next(n for n in range(1, 1_000_000) if not path.with_name(f"journal.{n}.jsonl").exists())
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(self.state_dir / "milestones", self.state_dir / f"milestones.{number}")
+        for name in ("milestones", "rescue"):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.state_dir / name, self.state_dir / f"{name}.{number}")
         os.rename(path, path.with_name(f"journal.{number}.jsonl"))
 
 

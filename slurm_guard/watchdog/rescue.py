@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from slurm_guard.adapters.child import ForkedChild, Say
-from slurm_guard.checkpoint.rescue import DamagedUnit, find_unit, rescue_unit, verify_unit
+from slurm_guard.checkpoint.rescue import find_unit, rescue_unit, verify_unit
 from slurm_guard.checkpoint.ring import read_units
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, DamagedError
 from slurm_guard.model.checkpoint import Checkpoint
 from slurm_guard.model.order import Report
 from slurm_guard.model.rescue import (
@@ -189,7 +189,7 @@ def _carry_one(order: Rescue, rank: int, advance: Callable[[int], None]) -> dict
         if order.directory:
             return {"copied": _copy(unit, order.directory, advance)}
         verify_unit(unit, advance)
-    except DamagedUnit as error:
+    except DamagedError as error:
         return {"text": str(error), "damaged": True}
     except (CheckpointError, OSError) as error:
         return {"text": str(error)}

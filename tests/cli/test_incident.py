@@ -209,6 +209,27 @@ def test_show_tells_what_became_of_an_observed_breach(
     assert line in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("rescue", "line"),
+    [
+        ({"bytes": 3 * 10**9, "copied": 3 * 10**9, "reason": ""}, "iteration 1200, 3.0 GB in 4.2 s\n"),
+        (
+            {"bytes": 3 * 10**9, "copied": 10**9, "reason": "n2: no space left on device"},
+            "iteration 1200, 1.0 GB of 3.0 GB in 4.2 s, not whole: n2: no space left on device\n",
+        ),
+        ({"bytes": "many"}, ""),
+    ],
+)
+def test_show_tells_what_was_rescued(
+    rescue: dict[str, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How much of which iteration, how long it took, and why it is not whole."""
+    write(tmp_path / "7", rescue={"iteration": 1200, "seconds": 4.2, **rescue})
+    run("show", "--state-dir", tmp_path)
+    shown = capsys.readouterr().out
+    assert f"  rescue     {line}" in shown if line else "rescue" not in shown
+
+
 def test_a_real_stop_has_no_outcome_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What was stopped cannot tell what it would have done."""
     write(tmp_path / "7")

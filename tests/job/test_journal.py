@@ -78,13 +78,14 @@ def test_journal_of_another_job_is_set_aside(tmp_path: Path, other: dict[str, An
     assert kept == {"entry-0", "entry-1", "entry-2"}
 
 
-def test_milestones_of_another_job_are_set_aside_with_its_journal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["milestones", "rescue"])
+def test_checkpoints_of_another_job_are_set_aside_with_its_journal(tmp_path: Path, name: str) -> None:
     """The new job must not resume from them; a requeue of the same job must."""
     for restarts, start_s, stay in ((0, 50.0, True), (1, 99.0, True), (0, 99.0, False)):
-        (tmp_path / "milestones").mkdir(exist_ok=True)
+        (tmp_path / name).mkdir(exist_ok=True)
         assert begin(tmp_path, start_s=start_s, restarts=restarts).flush(5)
-        assert (tmp_path / "milestones").exists() is stay
-    assert (tmp_path / "milestones.1").exists()
+        assert (tmp_path / name).exists() is stay
+    assert (tmp_path / f"{name}.1").exists()
 
 
 def test_broken_lines_are_left_out(tmp_path: Path) -> None:
