@@ -27,11 +27,18 @@ def read_past(state_directory: str, now_s: float) -> Past:
 
     def read() -> None:
         with suppress(Exception):  # without a past the job goes by what is known of the nodes
-            entries, _ = parse_journal(
-                read_regular(os.path.join(state_directory, "journal.jsonl"), _LIMIT_BYTES)
-            )
-            found.append(count_failures(choose_newest_command(entries), now_s))
+            found.append(count_past(state_directory, now_s))
 
     with suppress(RuntimeError):  # no thread to be had
         threading.Thread(target=read, name="slurm-guard past", daemon=True).start()
     return lambda: found[0] if found else (0, 0.0)
+
+
+def count_past(state_directory: str, now_s: float) -> tuple[int, float]:
+    """Interruptions and seconds of the newest command in the journal of this job.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+    """
+    data = read_regular(os.path.join(state_directory, "journal.jsonl"), _LIMIT_BYTES)
+    return count_failures(choose_newest_command(parse_journal(data)[0]), now_s)

@@ -1,0 +1,135 @@
+"""Real ranks that agree (gloo): `python accord_ranks.py CASE DIRECTORY WORLD`; each writes what it did.
+
+No rank's clock moves like another's, and none of them like that of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slurm_guard.testing.clock import FakeClock
+from slurm_guard.training.accord import Accord
+from slurm_guard.training.pace import Pace
+
+LIMIT_S = 60.0
+ITERATION_S = 10.0
+EVERY_S = 45.0
+
+
+class Training:
+    """One rank's loop, and what it heard."""
+
+    def __init__(self, rank: int, accord: Accord) -> None:
+        self.rank = rank
+        self._accord = accord
+        self._clock = FakeClock(1000.0 * rank, 1e9 - 1e6 * rank)
+        self._pace = Pace(every_s=EVERY_S, clock=self._clock)
+        self.saves: list[int] = []
+        self.stopped: int | None = None
+        self.warnings: list[str] = []
+        logging.getLogger("slurm_guard").addHandler(_Kept(self.warnings))
+        accord.join()
+        self._pace.begin(nodes=1, judge=rank == 0)
+
+    def run(self, iterations: int, before: Callable[[int], bool | None]) -> dict[str, Any]:
+        """So many iterations; `before` comes first in each, True where this rank is asked to stop."""
+        for i in range(1, iterations + 1):
+            asked = bool(before(i))
+            self._clock.advance(ITERATION_S if self.rank == 0 else 7.0 * i)
+            heard = self._accord.agree(i, self._pace.vote(stop=asked, busy=False, written_s=0.0))
+            if heard.stop:
+                self.stopped = i
+                self._accord.meet(5.0)
+                break
+            if self._pace.due(i, heard):
+                self.saves.append(i)
+        return {"saves": self.saves, "stopped": self.stopped, "warnings": self.warnings}
+
+
+class _Kept(logging.Handler):
+    def __init__(self, kept: list[str]) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._kept.append(record.getMessage())
+
+
+def skewed(rank: int) -> Any:
+    """All go on, one sleeping for a second in between."""
+    return Training(rank, Accord()).run(30, lambda i: time.sleep(1.0 if (rank, i) == (1, 12) else 0.001))
+
+
+def asked(rank: int) -> Any:
+    """The last rank is asked to stop in iteration 7."""
+    return Training(rank, Accord()).run(30, lambda i: (rank, i) == (2, 7))
+
+
+def dies(rank: int) -> Any:
+    """Rank 0, that has the clock, is killed in iteration 22; one is asked to stop later."""
+
+    def before(i: int) -> bool:
+        time.sleep(0.005)
+        if (rank, i) == (0, 22):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (rank, i) == (3, 50)
+
+    return Training(rank, Accord()).run(60, before)
+
+
+def freezes(rank: int) -> Any:
+    """Rank 1 is late in iteration 22 by more than the others' patience."""
+    training = Training(rank, Accord(patience_s=3.0))
+    return training.run(40, lambda i: time.sleep(6.0 if (rank, i) == (1, 22) else 0.001))
+
+
+CASES: dict[str, Callable[[int], Any]] = {case.__name__: case for case in (skewed, asked, dies, freezes)}
+
+
+def _rank(rank: int, case: str, directory: str, world: int) -> None:
+    import torch.distributed as dist
+
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=world)
+        said = CASES[case](rank)
+    except Exception as error:
+        said = {"error": f"{type(error).__name__}: {error}"}
+    Path(directory, f"{rank}.json").write_text(json.dumps(said), encoding="utf-8")
+
+
+def main(case: str, directory: str, world: int) -> int:
+    """Load torch once, then fork the ranks; 1 when one still runs at the limit."""
+    import torch
+    import torch.distributed  # loaded here, not in each rank
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    pids = []
+    for rank in range(world):
+        pid = os.fork()
+        if not pid:
+            try:
+                _rank(rank, case, directory, world)
+            finally:
+                os._exit(0)
+        pids.append(pid)
+    deadline, left = time.monotonic() + LIMIT_S, set(pids)
+    while left and time.monotonic() < deadline:
+        left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
+        time.sleep(0.01)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

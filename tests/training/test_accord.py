@@ -1,0 +1,77 @@
+"""All ranks save, or leave, after the same iteration, and none of them pays for another's end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_guard.training.accord import Accord, Vote
+
+BY_CLOCK = [6, 12, 18, 24, 30]
+"""45 s have passed after iteration 5 of 10 s, and all know it one later; then again from there."""
+
+
+def run_ranks(case: str, directory: Path, world: int) -> list[dict[str, Any] | None]:
+    """What each rank says; None of one that was killed."""
+    program = Path(__file__).with_name("accord_ranks.py")
+    done = subprocess.run(
+        [sys.executable, str(program), case, str(directory), str(world)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    said = [directory / f"{rank}.json" for rank in range(world)]
+    return [json.loads(file.read_text()) if file.exists() else None for file in said]
+
+
+def test_ranks_whose_clocks_differ_save_after_the_same_iteration(tmp_path: Path) -> None:
+    """Rank 0's clock counts, and a rank that is late by a second is waited for."""
+    for said in run_ranks("skewed", tmp_path, 3):
+        assert said == {"saves": BY_CLOCK, "stopped": None, "warnings": []}
+
+
+def test_one_notice_makes_all_leave_after_the_next_iteration(tmp_path: Path) -> None:
+    """Also those that have none; what is due by the clock is due as ever until then."""
+    for said in run_ranks("asked", tmp_path, 3):
+        assert said == {"saves": BY_CLOCK[:1], "stopped": 8, "warnings": []}
+
+
+def test_the_ranks_that_are_left_go_on_and_save_by_iterations(tmp_path: Path) -> None:
+    """No error and no wait, not even in those that have no dead neighbour; each says so once.
+
+    A power of two fits 4.5 iterations: 4. A notice is obeyed by the rank that has it.
+    """
+    dead, *alive = run_ranks("dies", tmp_path, 6)
+    assert dead is None
+    by_count = range(24, 61, 4)
+    for rank, said in enumerate(alive, 1):
+        assert said is not None
+        assert said["saves"] == BY_CLOCK[:3] + [i for i in by_count if rank != 3 or i < 50]
+        assert said["stopped"] == (50 if rank == 3 else None)
+        (warning,) = said["warnings"]
+        assert warning.startswith("slurm-guard: the ranks no longer hear each other (")
+        assert warning.endswith("now due every 4 iterations")
+
+
+def test_a_rank_beyond_all_patience_is_left_and_goes_on_itself(tmp_path: Path) -> None:
+    """It gets no error when it wakes, and falls back to the same iterations."""
+    said = run_ranks("freezes", tmp_path, 3)
+    for one in said:
+        assert one is not None
+        assert one["saves"] == [*BY_CLOCK[:3], 24, 28, 32, 36, 40]
+        assert len(one["warnings"]) == 1
+
+
+def test_alone_a_rank_agrees_with_itself_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork of it with nobody: it neither leaves nor saves."""
+    accord = Accord()
+    accord.join()
+    own = Vote(stop=True, save=True, blocked_ms=7)
+    assert accord.agree(1, own) == own
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert accord.agree(2, own) == Vote()
