@@ -12,6 +12,7 @@ import io
 import math
 import os
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -119,7 +120,7 @@ def read_metadata(directory: str) -> Any:
         places = metadata.storage_data.values()
         names = {place.relative_path for place in places}
         whole = isinstance(metadata.state_dict_metadata, dict)
-        plain = not any(place.transform_descriptors for place in places)
+        plain = not any(getattr(place, "transform_descriptors", None) for place in places)
     except Exception as error:
         raise CheckpointError(f"{path} is no list of tensors: {_say(error)}") from error
     if not whole or not plain or not all(_is_name(name) for name in names):
@@ -175,6 +176,9 @@ def _make_writer(directory: str, cancelled: Callable[[], bool]) -> Any:
     from torch.distributed.checkpoint import FileSystemWriter
     from torch.distributed.checkpoint.filesystem import FileSystem
     from torch.distributed.checkpoint.metadata import StorageMeta
+
+    # Older versions of torch warn of what they do themselves.
+    warnings.filterwarnings("ignore", "TypedStorage is deprecated", module=r"torch\.distributed\.checkpoint")
 
     class Writer(FileSystemWriter):  # type: ignore[misc]
         """One file a rank; nothing is copied ahead, which would use the training's CUDA stream."""

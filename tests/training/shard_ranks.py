@@ -1,0 +1,345 @@
+"""Real ranks with sharded state (gloo, FSDP2), started fast: torch is loaded once, then every rank is a fork.
+
+A JSON object a line comes in (`case`, `world`, `directory`), one goes out: what each rank says, or its error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 100.0
+TIMEOUT = timedelta(seconds=2)
+"""Of the group that a rank stays away from."""
+
+
+def build(mesh: tuple[int, ...], seed: int = 0, width: int = 7, tied: bool = False) -> dict[str, Any]:
+    """A model of 7 and 3 rows, which nothing divides, sharded over the mesh; plain without a mesh."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(5, width), torch.nn.Tanh(), torch.nn.Linear(width, 3))
+    if tied:
+        model = torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(2)))
+        model[1].weight = model[0].weight
+    if mesh:
+        ranks = init_device_mesh("cpu", mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :])
+        if not tied:
+            fully_shard(model[0], mesh=ranks)
+            fully_shard(model[2], mesh=ranks, reshard_after_forward=False)
+        fully_shard(model, mesh=ranks)
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.05), "seen": [0]}
+
+
+def train(state: dict[str, Any], count: int) -> list[float]:
+    """The loss over all ranks of so many iterations; each rank has its rows of one batch."""
+    import torch
+    import torch.distributed as dist
+
+    alone = not dist.is_initialized()
+    rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
+    losses = []
+    for _ in range(count):
+        batch = torch.randn(8, 5, generator=torch.Generator().manual_seed(state["seen"][0]))
+        state["seen"] = [state["seen"][0] + 1]
+        state["optimizer"].zero_grad()
+        loss = (state["model"](batch[rank::world]) - batch[rank::world, :1]).square().mean()
+        loss.backward()
+        state["optimizer"].step()
+        whole = loss.detach()
+        if not alone:
+            dist.all_reduce(whole)
+        losses.append(whole.item() / world)
+    return losses
+
+
+def save_ring(state: dict[str, Any], directory: str) -> dict[str, Any]:
+    """The file of this rank; what it holds."""
+    from slurm_guard.training.shard import local_tensor, take_shards
+    from slurm_guard.training.state import collect_state, read_state, write_state
+
+    whole, shards = take_shards(collect_state(state))
+    os.makedirs(directory)
+    write_state({"whole": whole, "local": {k: local_tensor(v) for k, v in shards.items()}}, directory)
+    return read_state(directory)
+
+
+def save_milestone(
+    state: dict[str, Any], directory: str, group: Any, cancelled: Callable[[], bool] = lambda: False
+) -> list[tuple[str, int]]:
+    """The files of this rank in a milestone: names and sizes, as they are found again."""
+    from slurm_guard.checkpoint.part import read_checksum
+    from slurm_guard.training.resharding import write_dcp
+    from slurm_guard.training.shard import local_tensor, stage_shard, take_shards
+    from slurm_guard.training.state import collect_state, write_state
+
+    whole, shards = take_shards(collect_state(state))
+    staged = {path: stage_shard(shard, local_tensor(shard).clone()) for path, shard in shards.items()}
+    os.makedirs(directory, exist_ok=True)
+    parts = write_dcp(directory, staged, group, cancelled)
+    for part in parts:
+        path = os.path.join(directory, part.name)
+        assert (os.path.getsize(path), read_checksum(path)) == (part.size, part.checksum)
+    if group is None or group.rank() == 0:
+        write_state(whole, directory)
+    return [(part.name, part.size) for part in parts]
+
+
+def load_milestone(state: dict[str, Any], directory: str) -> None:
+    """Resume from a milestone, in whatever world this is."""
+    from slurm_guard.training.resharding import read_dcp
+    from slurm_guard.training.state import apply_state, read_state
+
+    apply_state(state, read_dcp(directory, state, read_state(directory)))
+
+
+def resume_ring(state: dict[str, Any], held: dict[str, Any]) -> None:
+    """Resume from a rank's file."""
+    from slurm_guard.training.shard import join_shards
+    from slurm_guard.training.state import apply_state
+
+    apply_state(state, join_shards(state, held["whole"], held["local"]))
+
+
+def make_group(timeout: timedelta = timedelta(seconds=60)) -> Any:
+    """A group for what goes on in the background."""
+    import torch.distributed as dist
+
+    return dist.new_group(backend="gloo", timeout=timeout)
+
+
+def refusal(act: Callable[[], Any]) -> str:
+    """The CheckpointError that this ends with."""
+    from slurm_guard.errors import CheckpointError
+
+    try:
+        act()
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def ring(rank: int, directory: str, mesh: tuple[int, ...] = (4,), tied: bool = False) -> Any:
+    """Three iterations, a save in the middle of the next, and three more with and without a resume."""
+    import torch
+
+    from slurm_guard.training.shard import local_tensor
+
+    state = build(mesh, tied=tied)
+    train(state, 3)
+    state["model"](torch.ones(2, 5))  # its parameters are whole now, where they are kept so
+    held = save_ring(state, f"{directory}/{rank}")
+    other = build(mesh, seed=1, tied=tied)
+    resume_ring(other, held)
+    kept, again = train(state, 3), train(other, 3)
+    pairs = zip(state["model"].parameters(), other["model"].parameters(), strict=True)
+    return {
+        "kept": kept,
+        "again": again,
+        "equal": all(torch.equal(local_tensor(a), local_tensor(b)) for a, b in pairs),
+        "paths": sorted(held["local"]),
+        "rows": [len(held["local"][f"model.{layer}.weight"]) for layer in (0, 1 if tied else 2)],
+        "plain": sorted(
+            name for name, value in held["whole"]["optimizer"]["state"][0].items() if "step" in name
+        ),
+        "seen": other["seen"],
+    }
+
+
+def ring_hybrid(rank: int, directory: str) -> Any:
+    """As `ring`, with two replicas of two shards."""
+    return ring(rank, directory, (2, 2))
+
+
+def ring_tied(rank: int, directory: str) -> Any:
+    """As `ring`, with one weight in two layers."""
+    return ring(rank, directory, tied=True)
+
+
+def ring_refused(rank: int, directory: str) -> Any:
+    """What is said of another model, another mesh, another rank's file and a part that is gone."""
+    state = build((4,))
+    train(state, 1)
+    held = save_ring(state, f"{directory}/{rank}")
+    without = {path: part for path, part in held["local"].items() if path != "model.0.bias"}
+    turned = {**held["local"], "model.0.weight": held["local"]["model.0.weight"].T}
+    return {
+        "wider": refusal(lambda: resume_ring(build((4,), width=8), held)),
+        "deeper": refusal(lambda: resume_ring(build((4,), tied=True), held)),
+        "hybrid": refusal(lambda: resume_ring(build((2, 2)), held)),
+        "plain": refusal(lambda: resume_ring(build(()), held)),
+        "gone": refusal(lambda: resume_ring(build((4,)), {**held, "local": without})),
+        "turned": refusal(lambda: resume_ring(build((4,)), {**held, "local": turned})),
+        "names": refusal(lambda: resume_ring({"model": build((4,))["model"]}, held)),
+    }
+
+
+def write(rank: int, directory: str, mesh: tuple[int, ...] = (), tied: bool = False) -> Any:
+    """Three iterations, a milestone, three more."""
+    import torch.distributed as dist
+
+    state = build(mesh or (dist.get_world_size(),), tied=tied)
+    train(state, 3)
+    parts = save_milestone(state, directory, make_group())
+    return {"losses": train(state, 3), "parts": parts}
+
+
+def write_hybrid(rank: int, directory: str) -> Any:
+    """As `write`, with two replicas of two shards."""
+    return write(rank, directory, (2, 2))
+
+
+def write_tied(rank: int, directory: str) -> Any:
+    """As `write`, with one weight in two layers."""
+    return write(rank, directory, tied=True)
+
+
+def read(rank: int, directory: str, mesh: tuple[int, ...] = (), tied: bool = False) -> Any:
+    """A resume from a milestone, and three iterations."""
+    import torch.distributed as dist
+
+    state = build(mesh or (dist.get_world_size(),), seed=1, tied=tied)
+    load_milestone(state, directory)
+    wider = (
+        {}
+        if tied
+        else {"wider": refusal(lambda: load_milestone(build((dist.get_world_size(),), width=8), directory))}
+    )
+    return {"losses": train(state, 3), "seen": state["seen"], **wider}
+
+
+def read_hybrid(rank: int, directory: str) -> Any:
+    """As `read`, with two replicas of two shards."""
+    return read(rank, directory, (2, 2))
+
+
+def read_tied(rank: int, directory: str) -> Any:
+    """As `read`, with one weight in two layers."""
+    return read(rank, directory, tied=True)
+
+
+def absent(rank: int, directory: str) -> Any:
+    """The last rank does not come to the milestone."""
+    import torch.distributed as dist
+
+    state, group = build((dist.get_world_size(),)), make_group(TIMEOUT)
+    said = ""
+    if rank != dist.get_world_size() - 1:
+        said = refusal(lambda: save_milestone(state, directory, group))
+    dist.barrier()
+    return said
+
+
+def cancelled(rank: int, directory: str) -> Any:
+    """One rank gives its save up, or its disk is full: all know."""
+    import torch.distributed as dist
+
+    state = build((dist.get_world_size(),))
+    return refusal(lambda: save_milestone(state, directory, make_group(), lambda: rank == 1))
+
+
+def reduced(rank: int, directory: str) -> Any:
+    """An optimizer whose state has other shapes than its parameters, to the ring and to a milestone."""
+    import torch
+    import torch.distributed as dist
+
+    class Means(torch.optim.Optimizer):  # type: ignore[misc]
+        """It moves by the mean of each row."""
+
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": 0.1})
+
+        def step(self, closure: Any = None) -> None:
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    mean = parameter.grad.mean(dim=-1, keepdim=True)
+                    own = self.state[parameter].setdefault("mean", torch.zeros_like(mean))
+                    own.lerp_(mean, 0.5)
+                    parameter.sub_(own.expand_as(parameter) * 0.1)
+
+    def make(seed: int) -> dict[str, Any]:
+        state = build((dist.get_world_size(),), seed)
+        weights = [p for p in state["model"].parameters() if p.ndim == 2]
+        return {**state, "optimizer": Means(weights)}
+
+    state, ringed, milestone = make(0), make(1), make(1)
+    train(state, 2)
+    held = save_ring(state, f"{directory}/{rank}")
+    save_milestone(state, f"{directory}/milestone", make_group())
+    dist.barrier()
+    resume_ring(ringed, held)
+    load_milestone(milestone, f"{directory}/milestone")
+    return [train(each, 2) for each in (state, ringed, milestone)]
+
+
+CASES: dict[str, Callable[[int, str], Any]] = {
+    case.__name__: case
+    for case in (
+        ring, ring_hybrid, ring_tied, ring_refused, write, write_hybrid, write_tied,
+        read, read_hybrid, read_tied, absent, cancelled, reduced,
+    )
+}  # fmt: skip
+
+
+def start(rank: int, order: dict[str, Any], store: str) -> int:
+    """Fork one rank; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=order["world"])
+        said = CASES[order["case"]](rank, order["directory"])
+        Path(f"{store}.{rank}").write_text(json.dumps(said), encoding="utf-8")
+        dist.barrier()
+    except BaseException:
+        Path(f"{store}.{rank}").write_text(json.dumps({"error": traceback.format_exc()}), encoding="utf-8")
+    finally:
+        os._exit(0)
+
+
+def finish(pids: list[int]) -> None:
+    """Wait for all, and kill what is left at the limit."""
+    deadline, left = time.monotonic() + LIMIT_S, set(pids)
+    while left and time.monotonic() < deadline:
+        left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
+        time.sleep(0.01)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def serve() -> None:
+    """Answer until the input ends."""
+    import torch
+    import torch._dynamo  # an optimizer loads it in every rank otherwise
+    import torch.distributed.checkpoint
+    import torch.distributed.fsdp
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    for count, line in enumerate(sys.stdin):
+        order = json.loads(line)
+        os.makedirs(order["directory"], exist_ok=True)
+        store = f"{order['directory']}.store{count}"
+        finish([start(rank, order, store) for rank in range(order["world"])])
+        said = [Path(f"{store}.{rank}") for rank in range(order["world"])]
+        print(
+            json.dumps([json.loads(p.read_text()) if p.exists() else {"error": "hangs"} for p in said]),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    serve()
