@@ -39,31 +39,24 @@ def gather_whole(
 
     With `world_size` shards that are needed must be those of so many ranks.
     """
-    moments: dict[tuple[int, str], list[Holding]] = defaultdict(list)
-    for holding in holdings:
-        moments[holding.unit.iteration, holding.unit.fork].append(holding)
     wholes, skipped = [], []
-    for _, held in sorted(moments.items()):
-        whole = _collect(held)
-        if why := _find_lack(whole, world_size):
+    for whole in collect_moments(holdings):
+        if why := find_lack(whole, world_size):
             skipped.append(Skipped(whole.checkpoint.directory, why))
         else:
             wholes.append(whole)
     return tuple(wholes), tuple(skipped)
 
 
-def _collect(held: Sequence[Holding]) -> Whole:
-    shards: dict[int, tuple[Holding, ...]] = {}
-    for holding in held:
-        if holding.unit.rank is not None:
-            shards[holding.unit.rank] = (*shards.get(holding.unit.rank, ()), holding)
-    replica = tuple(holding for holding in held if holding.unit.rank is None)
-    face = (replica or tuple(held))[0].unit
-    finite = all(holding.unit.finite for holding in held)
-    return Whole(replace(face, rank=None, finite=finite), replica, shards)
+def collect_moments(holdings: Iterable[Holding]) -> tuple[Whole, ...]:
+    """What there is of each moment, whole or not, oldest first."""
+    moments: dict[tuple[int, str], list[Holding]] = defaultdict(list)
+    for holding in holdings:
+        moments[holding.unit.iteration, holding.unit.fork].append(holding)
+    return tuple(_collect(held) for _, held in sorted(moments.items()))
 
 
-def _find_lack(whole: Whole, world_size: int | None) -> str:
+def find_lack(whole: Whole, world_size: int | None = None) -> str:
     """Why this cannot be resumed from; empty when it can."""
     checkpoint = whole.checkpoint
     if checkpoint.replica and not whole.replica:
@@ -78,3 +71,14 @@ def _find_lack(whole: Whole, world_size: int | None) -> str:
             "can be read by another number of ranks"
         )
     return ""
+
+
+def _collect(held: Sequence[Holding]) -> Whole:
+    shards: dict[int, tuple[Holding, ...]] = {}
+    for holding in held:
+        if holding.unit.rank is not None:
+            shards[holding.unit.rank] = (*shards.get(holding.unit.rank, ()), holding)
+    replica = tuple(holding for holding in held if holding.unit.rank is None)
+    face = (replica or tuple(held))[0].unit
+    finite = all(holding.unit.finite for holding in held)
+    return Whole(replace(face, rank=None, finite=finite), replica, shards)
