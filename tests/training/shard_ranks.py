@@ -240,6 +240,24 @@ def absent(rank: int, directory: str) -> Any:
     return said
 
 
+def left_out(rank: int, directory: str) -> Any:
+    """The last rank leaves out iteration 1, the first one 3."""
+    import torch.distributed as dist
+
+    from slurm_guard.training.meeting import meet_about
+
+    group, said = make_group(), []
+
+    def meet(iteration: int) -> Any:
+        told: list[Any] = []
+        return refusal(lambda: told.extend(meet_about(iteration, f"{rank}:{iteration}", group))) or told
+
+    for iteration in (1, 2, 3, 4):
+        if (rank, iteration) not in ((dist.get_world_size() - 1, 1), (0, 3)):
+            said.append(meet(iteration))
+    return said
+
+
 def cancelled(rank: int, directory: str) -> Any:
     """One rank gives its save up, or its disk is full: all know."""
     import torch.distributed as dist
@@ -286,7 +304,7 @@ CASES: dict[str, Callable[[int, str], Any]] = {
     case.__name__: case
     for case in (
         ring, ring_hybrid, ring_tied, ring_refused, write, write_hybrid, write_tied,
-        read, read_hybrid, read_tied, absent, cancelled, reduced,
+        read, read_hybrid, read_tied, absent, left_out, cancelled, reduced,
     )
 }  # fmt: skip
 
