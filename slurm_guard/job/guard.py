@@ -45,9 +45,9 @@ from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import StepReading
 from slurm_guard.policy import act
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
+from slurm_guard.policy.resumption.past import read_past
 from slurm_guard.policy.session import Session
 from slurm_guard.policy.standing import Standing
-from slurm_guard.policy.trial import read_trials
 from slurm_guard.policy.watch import WatchTable
 from slurm_guard.ports import Clock, Slurm
 
@@ -184,6 +184,8 @@ class Guard:
                 restart_count=self._identity.restart_count,
             )  # fmt: skip
             self._obey(self.session.spawned(message.pid, now_s))
+            if message.attempt > self._start.attempt:  # of the first the journal tells later
+                self._expect(resume=False)
         elif isinstance(message, SignalSeen):
             self._obey(self.session.signalled(message.name, now_s))
             if message.name == "SIGTERM":
@@ -240,8 +242,8 @@ class Guard:
             self._recorder.note(one, self._attempt, self.session.step_id, self._start.settings)
 
     def _restart(self, recovery: Recovery) -> None:
-        trials = read_trials(self._journal.own_entries())
-        env = dict(plan_restart_environment(self._outcome, trials, self._environ)) if self._outcome else {}
+        past = self._journal.own_entries()
+        env = dict(plan_restart_environment(self._outcome, past, self._environ)) if self._outcome else {}
         nodes = len(self._step.nodes) if recovery.exclude and self._step is not None else None
         self._link.send(Restart(env, recovery.exclude, nodes))
 
@@ -275,8 +277,8 @@ class Guard:
         if self._start.again:
             unfinished = self._recorder.find_unfinished(self._start.run, self._start.attempt)
             self._events.post(lambda: self._take_over(unfinished))
-        elif self._recorder.find_requeued():
-            self._events.post(self._expect_resume)
+        else:
+            self._events.post(partial(self._expect, resume=self._recorder.find_requeued()))
 
     def _take_over(self, unfinished: tuple[str, Breach] | None) -> list[act.Act]:
         self._taking_over = False
@@ -288,8 +290,9 @@ class Guard:
             self._on_front(self._early_exit)
         return []
 
-    def _expect_resume(self) -> list[act.Act]:
-        self.session.resume_stamp = True
+    def _expect(self, *, resume: bool) -> list[act.Act]:
+        self.session.resume_stamp = self.session.resume_stamp or resume
+        self.session.attempt.proof.expect(read_past(self._journal.own_entries()))
         return []
 
     def _on_step(self, srun_pid: int, step: StepReading) -> list[act.Act]:
@@ -333,7 +336,9 @@ class Guard:
         self._channel.close()
         self._obey(self.session.attempt.leave(self._clock.now_s(), self.session.ending.said))
         what = "end" if self.session.standing is Standing.OVER else "front_gone"
-        self._journal.append(what, self._clock.wall_s(), run=self._start.run)
+        losses = self.session.attempt.losses.as_json()
+        at = {"run": self._start.run, "attempt": self._attempt}
+        self._journal.append(what, self._clock.wall_s(), **at, losses=losses)
         self._journal.flush(LAST_WRITES_S)
         self._writer.flush(1.0)
 

@@ -12,7 +12,7 @@ from slurm_guard.model.incident import STAGES, Incident
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.rescue import Rescued
-from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, Note, OpenIncident, Stamp
+from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, Note, NoteResumed, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery
 from slurm_guard.policy.outcome import Outcome
 from slurm_guard.policy.verdict import Verdict
@@ -43,6 +43,11 @@ class Recorder:
             self._open(one, attempt, step_id, settings)
         elif isinstance(one, Note):
             self._note_verdict(one.verdict)
+        elif isinstance(one, NoteResumed):
+            self._journal.append(
+                "resumed", self._clock.wall_s(), run=self._run, attempt=attempt,
+                resume_from=one.said.source, iteration=one.said.iteration, loss=one.said.loss,
+            )  # fmt: skip
         elif isinstance(one, Stamp):
             self._stamp(one.stage)
         elif isinstance(one, Conclude):
@@ -181,7 +186,7 @@ class Recorder:
             self._observed[one.incident] = incident
         self._journal.append(
             "breach", wall_s, incident=one.incident, run=self._run, attempt=attempt, observe=settings.observe,
-            breach=_compose_breach(one.breach),
+            breach=_compose_breach(one.breach), losses=one.losses,
         )  # fmt: skip
         self._journal.write_fault_file(
             one.incident, "log-tail.txt", self._tail.last_lines(settings.log_lines)

@@ -7,9 +7,9 @@ waiting costs nothing but time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slurm_guard.checkpoint.choice import Choice, describe_skipped
 from slurm_guard.errors import CommandFailed, OutsideError, SlurmUnavailable
@@ -26,10 +26,11 @@ from slurm_guard.policy.act import Recover
 from slurm_guard.policy.budget import (
     count_restarts_without_progress,
     has_progressed,
+    has_resumed_wrong_twice,
     is_same_iteration_elsewhere,
 )
 from slurm_guard.policy.ladder import Recovery, RecoveryFacts, RecoveryKind, decide_recovery
-from slurm_guard.policy.trial import Trial, dump_trials, read_trials
+from slurm_guard.policy.trial import dump_trials, read_trials
 from slurm_guard.ports import Clock, Slurm
 
 Answer = TypeVar("Answer")
@@ -169,6 +170,7 @@ class Recoverer:
             same_iteration_other_nodes=is_same_iteration_elsewhere(
                 entries, place.iteration, place.step_nodes
             ),
+            resumed_wrong_again=has_resumed_wrong_twice(entries),
             stdin_replayable=place.stdin_replayable,
             others_training=self._others_train(place, until_s),
             observe=self._settings.observe,
@@ -314,14 +316,14 @@ def _stopped(reason: str) -> tuple[Recovery, str]:
 
 
 def plan_restart_environment(
-    outcome: Outcome, trials: Sequence[Trial], environ: Mapping[str, str]
+    outcome: Outcome, entries: Iterable[Mapping[str, Any]], environ: Mapping[str, str]
 ) -> Mapping[str, str]:
     """What the restarted ranks get to know beyond what the first ones knew.
 
-    `environ` is the job's own: where the user says in it what to resume from and this node sees nothing
-    better, the ranks get no `trials`, which would let them choose themselves.
+    By the journal's `entries` the ranks choose themselves. `environ` is the job's own: where the user says in
+    it what to resume from, and this node sees nothing better, that stands.
     """
     told = {"SLURM_GUARD_RESUME_FROM": outcome.resume_from} if outcome.resume_from else {}
     if not told and environ.get("SLURM_GUARD_RESUME_FROM"):
         return {}
-    return {**told, "SLURM_GUARD_TRIALS": dump_trials(trials)}
+    return {**told, "SLURM_GUARD_TRIALS": dump_trials(read_trials(entries))}

@@ -21,6 +21,7 @@ class BreachKind(str, Enum):
     SKIPPING = "skipping"
     PLATEAU = "plateau"
     DIVERGENCE = "divergence"
+    RESUMED_WRONG = "resumed_wrong"
     STALL = "stall"
     DEAD_RANK = "dead_rank"
     STOPPED_RANK = "stopped_rank"
@@ -67,3 +68,9 @@ class Breach:
     symptom_ago_s: float = 0.0
     gpu: SickGpu | None = None
     healthy_iteration: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What was crossed, for people."""
+        where = f" on {self.node}" if self.node else ""
+        return f"red line {self.red_line.value}{where}: {self.evidence}"

@@ -44,6 +44,12 @@ class Settings:
     spike_window: int = setting(
         100, "numeric", "finite losses that the median is taken of", low=20, high=10_000
     )
+    resume_proof: str = setting(
+        "observe",
+        "numeric",
+        "a training that was run again and doesn't go on from its checkpoint: observe (say so), stop or off",
+        choices=("observe", "stop", "off"),
+    )
     loss_key: str = setting(
         "",
         "numeric",
@@ -185,6 +191,13 @@ class Settings:
         "seconds that carrying the newest ring to shared storage may take before a requeue; 0: none",
         low=0,
         high=86_400,
+    )
+    ring_copies: int = setting(
+        1,
+        "checkpoint",
+        "other nodes that keep a copy of what one rank alone holds, in their rings; 0: none",
+        low=0,
+        high=8,
     )
     node_mtbf_hours: float = setting(
         1000.0,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Union
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
 
 from slurm_guard.model.breach import Breach
 from slurm_guard.model.order import Order
+from slurm_guard.model.resumption import Resumption
 from slurm_guard.policy.ladder import Recovery
 from slurm_guard.policy.outcome import Outcome, OutcomeKind
 from slurm_guard.policy.verdict import Action, Verdict
@@ -25,6 +26,13 @@ class Note:
     """Write a verdict that stops nothing into the journal."""
 
     verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class NoteResumed:
+    """Write into the journal what the ranks say that they resumed from."""
+
+    said: Resumption
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +63,11 @@ class StartWatchdogs:
 
 @dataclass(frozen=True, slots=True)
 class OpenIncident:
-    """A red line is crossed: begin the record of this incident."""
+    """A red line is crossed: begin the record of this incident. `losses` are the healthy ones until then."""
 
     incident: str
     breach: Breach
+    losses: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,7 @@ class ExitFront:
 Act = Union[
     Say,
     Note,
+    NoteResumed,
     Send,
     ReadJob,
     FindStep,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from math import inf, nan
+from math import inf, isfinite, nan
 
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.limits import Settings
@@ -23,12 +23,15 @@ from slurm_guard.model.order import (
     Stack,
 )
 from slurm_guard.model.phase import Phase
-from slurm_guard.model.reading import BeatReading, LoadReading, Record
-from slurm_guard.policy.act import Act, plan_conclusions, plan_words
+from slurm_guard.model.reading import BeatReading, LoadReading, Record, RecordKind
+from slurm_guard.model.resumption import Resumed
+from slurm_guard.policy.act import Act, NoteResumed, plan_conclusions, plan_words
 from slurm_guard.policy.culprit import choose_outlier, name_suspects
 from slurm_guard.policy.hardware.watch import CERTAIN, HardwareWatch
 from slurm_guard.policy.loss.numeric import NumericState, judge_numeric
 from slurm_guard.policy.outcome import OutcomeTable
+from slurm_guard.policy.resumption.proof import ResumeProof
+from slurm_guard.policy.resumption.trace import TraceTable
 from slurm_guard.policy.silence.look import LookPair
 from slurm_guard.policy.silence.progress import HEARTBEAT
 from slurm_guard.policy.silence.rank import RankTable, judge_ranks
@@ -53,6 +56,8 @@ class Attempt:
     outcomes: OutcomeTable = field(default_factory=OutcomeTable)
     lost_node: str = ""
     hardware: HardwareWatch = field(default_factory=HardwareWatch)
+    proof: ResumeProof = field(default_factory=ResumeProof)
+    losses: TraceTable = field(default_factory=TraceTable)
 
     @classmethod
     def begin(cls, now_s: float) -> Attempt:
@@ -79,7 +84,9 @@ class Attempt:
         """Take a record of the log: whether it is progress, and the verdict that it completes."""
         progressed = self.watch.record(record, now_s, source)
         self._progressed(progressed, now_s)
-        return progressed, self._judge_numeric(record, settings, now_s, source)
+        verdict = self._judge_numeric(record, settings, now_s, source)
+        self._follow(record, source)
+        return progressed, verdict
 
     def beat(self, reading: BeatReading, settings: Settings, now_s: float) -> tuple[bool, Verdict | None]:
         """Take the newest heartbeat of a rank: whether it is progress, and the verdict that it completes."""
@@ -90,7 +97,9 @@ class Attempt:
         iteration = reading.iteration if reading.loss_iteration is None else reading.loss_iteration
         norm = nan if reading.norm_nan else None
         record = Record(reading.loss, iteration, reading.epoch, rank=reading.rank, grad_norm=norm)
-        return progressed, self._judge_numeric(record, settings, now_s, HEARTBEAT)
+        verdict = self._judge_numeric(record, settings, now_s, HEARTBEAT)
+        self._follow(replace(record, iteration=None) if reading.counted else record, HEARTBEAT)
+        return progressed, verdict
 
     def _progressed(self, progressed: bool, now_s: float) -> None:
         if progressed:
@@ -112,6 +121,13 @@ class Attempt:
             return None
         self.verdicts[verdict.kind] = (source, now_s)
         return verdict
+
+    def _follow(self, record: Record, source: str) -> None:
+        """Take a record that was judged for what it says of this resume, and of the next one."""
+        self.proof.record(source, record)
+        is_loss = record.kind is RecordKind.TRAIN and record.loss is not None and isfinite(record.loss)
+        if is_loss and self.numeric[source].is_usual(record.rank):
+            self.losses.add(source, record)
 
     def load(self, reading: LoadReading) -> None:
         """Take how busy a GPU of the job is."""
@@ -143,6 +159,8 @@ class Attempt:
             self.looks.looked(report)
         elif isinstance(report, Signalled):
             self.ranks.signalled(now_s)
+        elif isinstance(report, Resumed):
+            self.proof.heard(report)
         else:
             return False
         return True
@@ -153,7 +171,11 @@ class Attempt:
         """What time has brought: looks to be taken, warnings, or a breach. `alive` are the watched nodes."""
         finishing = self.watch.phases.finishing(settings, now_s)
         progress_s = self.stall.progress_s
+        resumed = self.proof.judge(settings)
+        if resumed is not None and resumed.breach is None:
+            return plan_words(resumed), None
         for breach in (
+            resumed.breach if resumed is not None else None,
             self._judge_gpus(settings, progress_s if self._halted(settings, now_s) else inf),
             judge_ranks(self.ranks, settings, now_s, progress_s, finishing=finishing),
         ):
@@ -185,8 +207,10 @@ class Attempt:
     def conclude(self, now_s: float) -> list[Act]:
         """What has become of observed breaches since, and what there is to say of it and of GPUs."""
         self.outcomes.ranks(self.ranks, now_s)
+        resumed = self.proof.take_news()
         noted = (Verdict(VerdictKind.GPU, Action.WATCH, text) for text in self.hardware.take_notes())
         return [
+            *([NoteResumed(resumed)] if resumed is not None else []),
             *(one for verdict in noted for one in plan_words(verdict)),
             *plan_conclusions(self.outcomes.take()),
         ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from slurm_guard.model.breach import BreachKind
+
 _OWN_KINDS = frozenset({"restart", "requeue"})
 
 
@@ -44,6 +46,15 @@ def is_same_iteration_elsewhere(
         return False
     before = own[-1].get("nodes") or ()
     return bool(before) and set(before) != set(nodes)
+
+
+def has_resumed_wrong_twice(entries: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the two newest breaches that ended an attempt are that it did not go on from its checkpoint."""
+    breaches = [entry for entry in entries if entry.get("what") == "breach" and not entry.get("observe")]
+    kinds = [
+        one["kind"] for entry in breaches if isinstance(one := entry.get("breach"), Mapping) and "kind" in one
+    ]
+    return kinds[-2:] == [BreachKind.RESUMED_WRONG.value] * 2
 
 
 def _recoveries(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

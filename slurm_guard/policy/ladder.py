@@ -41,6 +41,7 @@ class RecoveryFacts:
     restarts_without_progress: int = 0
     progressed_since_last: bool = False
     same_iteration_other_nodes: bool = False
+    resumed_wrong_again: bool = False
     stdin_replayable: bool = True
     others_training: bool = False
     exclusion_refused: str | None = None
@@ -100,6 +101,11 @@ def _forbidden(facts: RecoveryFacts) -> Recovery | None:
     count = 0 if facts.progressed_since_last else facts.restarts_without_progress
     if count >= facts.max_restarts:
         return _stop(f"{count} of {facts.max_restarts} restarts brought no progress: the budget is spent")
+    if facts.resumed_wrong_again:
+        return _stop(
+            "it did not go on from its checkpoint for the second time in a row",
+            "see that the training loads what SLURM_GUARD_RESUME_FROM names and counts on from there",
+        )
     if facts.same_iteration_other_nodes and not facts.progressed_since_last:
         return _stop("it broke at the same iteration on other nodes: look at data and code, not at a node")
     return None

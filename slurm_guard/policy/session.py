@@ -276,14 +276,13 @@ class Session:
         kill, nodes = not self.settings.observe, frozenset(self.watch.alive())
         self.stop = StopState(incident, breach, nodes, now_s, self.settings, self.step_id, kill=kill)
         orders = self.stop.orders(self.scene_root)
-        where = f" on {breach.node}" if breach.node else ""
-        crossed = f"red line {breach.red_line.value}{where}: {breach.evidence}"
+        opened = OpenIncident(incident, breach, self.attempt.losses.as_json())
         if self.settings.observe:
             self.attempt.observe(incident, breach, now_s)
-            return [*orders, OpenIncident(incident, breach), Say(f"{crossed} (observed only)")]
+            return [*orders, opened, Say(f"{breach.sentence} (observed only)")]
         self.standing = Standing.STOPPING
         # The order goes first: nothing that may hang stands before the kill.
-        return [*orders, HoldFront(), OpenIncident(incident, breach), Say(f"{crossed}; stopping")]
+        return [*orders, HoldFront(), opened, Say(f"{breach.sentence}; stopping")]
 
     def _order_again(self, node: str) -> list[Act]:
         """A watchdog that came up in the middle of a stop gets the order too; the others have it already."""

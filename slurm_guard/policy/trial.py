@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from slurm_guard.model.breach import BreachKind
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind
 
 SLACK_S = 600.0
@@ -27,7 +28,7 @@ SLACK_S = 600.0
 
 _ENDINGS = frozenset({"recovery", "incident_closed"})
 
-_NOT_ITS_FAULT = "resumed_wrong"
+_NOT_ITS_FAULT = BreachKind.RESUMED_WRONG.value
 """A breach that says of the attempt that it did not go on from its checkpoint: no word against that one."""
 
 _NEWEST = 50

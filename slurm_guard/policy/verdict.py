@@ -17,6 +17,7 @@ class VerdictKind(str, Enum):
     RECOVERING = "recovering"
     PLATEAU = "plateau"
     DIVERGENCE = "divergence"
+    RESUMED_WRONG = "resumed_wrong"
     GPU = "gpu"
 
 

@@ -22,7 +22,7 @@ from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import JobReading, NodeReading
 from slurm_guard.policy.act import Recover
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
-from slurm_guard.policy.trial import Trial, parse_trials
+from slurm_guard.policy.trial import parse_trials
 from slurm_guard.testing.clock import FakeClock
 from slurm_guard.testing.slurm import FakeSlurm
 
@@ -294,9 +294,9 @@ def test_wish_of_the_user_stands_where_nothing_better_is_seen(bench: Bench) -> N
     outcome = bench.recover(recovery="restart")
     assert outcome.resume_from == ""
     assert plan_restart_environment(outcome, (), {"SLURM_GUARD_RESUME_FROM": "ring:7"}) == {}
-    trial = Trial("numeric", "plateau", 60, 57, 998.0)
-    (told,) = plan_restart_environment(outcome, (trial,), {}).values()
-    assert parse_trials(told) == (trial,)
+    note_breach(bench, "i-1", 40, healthy=37)
+    (told,) = plan_restart_environment(outcome, bench.journal.own_entries(), {}).values()
+    assert [(trial.kind, trial.healthy) for trial in parse_trials(told)] == [("non_finite", 37)]
 
 
 def write_milestones(bench: Bench, *iterations: int) -> dict[int, str]:

@@ -84,6 +84,11 @@ class NumericState:
         known = self.ranks.get(rank) or self.ranks.get(None)
         return known is not None and known.run.length > 0
 
+    def is_usual(self, rank: int | None) -> bool:
+        """Whether the newest loss of this rank was neither that nor far above what is usual."""
+        series = self.series.get(rank) or self.series.get(None)
+        return not self.is_bad(rank) and (series is None or series.excursion is None)
+
     def limit_of(self, rank: int | None) -> float | None:
         """The loss above which this rank's series, or any for None, stands now; None where it does not."""
         limits = (

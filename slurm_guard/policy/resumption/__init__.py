@@ -1,0 +1,1 @@
+"""Whether a training that was run again goes on where it should: its iterations, and its losses."""
