@@ -47,7 +47,7 @@ def plan_environment(
     settings: Settings, environment: Mapping[str, str], working_directory: str
 ) -> dict[str, str]:
     """What the ranks and the guard of this job must agree on: `SLURM_GUARD_*_DIR`, as absolute paths, which
-    milestones stay, and how often a node fails."""
+    milestones stay, how many copies of a shard there are, and how often a node fails."""
     submit = environment.get("SLURM_SUBMIT_DIR") or working_directory
     state = settings.state_dir or os.path.join(submit, "slurm-guard", _job(environment))
     named = {
@@ -59,6 +59,7 @@ def plan_environment(
     return {
         **paths,
         "SLURM_GUARD_MILESTONE_KEEP": settings.milestone_keep,
+        "SLURM_GUARD_RING_COPIES": str(settings.ring_copies),
         "SLURM_GUARD_NODE_MTBF_HOURS": f"{settings.node_mtbf_hours:g}",
     }
 

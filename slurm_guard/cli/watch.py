@@ -34,7 +34,7 @@ from slurm_guard.model.process import ProcessReading
 from slurm_guard.scene.group import name_ranks
 from slurm_guard.scene.redact import redact_command
 
-_OF_JOBS = {"state_dir", "ring_dir", "milestone_dir", "milestone_keep", "node_mtbf_hours"}
+_OF_JOBS = {"state_dir", "ring_dir", "milestone_dir", "milestone_keep", "ring_copies", "node_mtbf_hours"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN_COMMAND = 120
 _STATE_DIR = typer.Option(
