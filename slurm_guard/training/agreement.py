@@ -14,7 +14,7 @@ from slurm_guard.checkpoint.ring import read_units, shard_directory
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
 from slurm_guard.policy.restore import Key, choose_checkpoint, choose_common, describe_disagreement, key_of
-from slurm_guard.policy.trial import Trial
+from slurm_guard.policy.trial import Trial, parse_trials
 from slurm_guard.policy.whole import Holding, Whole, gather_whole
 from slurm_guard.training.circle import Circle, Gather, gather
 from slurm_guard.training.loading import Damaged, Loaded
@@ -86,6 +86,24 @@ def parse_wish(text: str) -> Wish:
             f"SLURM_GUARD_RESUME_FROM={text}: use ring:ITERATION or the directory of a checkpoint"
         )
     return Wish(newest=int(number))
+
+
+def read_wish(environment: Mapping[str, str]) -> Wish:
+    """What this environment wishes for: the user's SLURM_GUARD_RESUME_FROM, or what a guard knows.
+
+    A guard sees the ring of its own node only. So it says what it knows of earlier attempts beside its own
+    choice, which is for trainings that do without `Guard`, and the ranks choose.
+
+    Raises:
+        CheckpointError: the user's wish cannot be understood.
+    """
+    known = environment.get("SLURM_GUARD_TRIALS")
+    if known is None:
+        return parse_wish(environment.get("SLURM_GUARD_RESUME_FROM", ""))
+    try:
+        return Wish(trials=parse_trials(known))
+    except ValueError:
+        return Wish()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,19 @@ from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
-from slurm_guard.policy.retention import ALL, Retention, parse_retention
-from slurm_guard.training.agreement import Wish, agree, parse_wish
+from slurm_guard.policy.retention import ALL, Retention
+from slurm_guard.training.accord import Accord, Vote
+from slurm_guard.training.agreement import Wish, agree, read_wish
 from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.heartbeat import heartbeat
 from slurm_guard.training.loading import Loaded, Loader
+from slurm_guard.training.pace import Pace, plan_pace
 from slurm_guard.training.random import apply_random
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
+from slurm_guard.training.resumption import say_resumed
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
+from slurm_guard.training.setting import read_copies, read_rule
 from slurm_guard.training.shard import has_foreign_shards
 from slurm_guard.training.state import apply_state
 from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
@@ -72,18 +76,14 @@ class Guard:
         place: RankPlace,
         wish: Wish,
         *,
-        ring_every: int | None,
+        pace: Pace,
         milestone_every: int | None,
         milestone_epochs: int | None = None,
         rule: Retention = ALL,
         copies: int = 1,
         stop_on: Iterable[signal.Signals] = (),
     ) -> None:
-        given = {
-            "ring_every": ring_every,
-            "milestone_every": milestone_every,
-            "milestone_epochs": milestone_epochs,
-        }
+        given = {"milestone_every": milestone_every, "milestone_epochs": milestone_epochs}
         for name, every in given.items():
             if every is not None and every < 1:
                 unit = "epochs" if name == "milestone_epochs" else "iterations"
@@ -91,7 +91,7 @@ class Guard:
         self._directories = directories
         self._place = place
         self._wish = wish
-        self._ring_every = ring_every
+        self._pace = pace
         self._milestone_every = milestone_every
         self._milestone_epochs = milestone_epochs
         self._copies = copies
@@ -100,6 +100,7 @@ class Guard:
         self._saver = Saver(directories, Circle(), rule=rule)
         self._clipper = Clipper()
         self._notice = StopNotice(stop_on) if stop_on else None
+        self._accord = Accord()
         self._pid = 0
         self._phase = "train"
         self._last: tuple[int, Any, float | None] | None = None
@@ -108,37 +109,39 @@ class Guard:
     def from_environment(
         cls,
         *,
-        ring_every: int | None,
-        milestone_every: int | None,
+        ring_every: int | str | None = None,
+        ring_every_s: float | None = None,
+        milestone_every: int | None = None,
         milestone_epochs: int | None = None,
         stop_on: Iterable[signal.Signals] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Guard:
         """A guard for this process, directories and rank taken from the environment (default: os.environ).
 
-        A ring checkpoint is due every `ring_every` iterations, a milestone every `milestone_every` and,
-        where the training calls `epoch_end`, every `milestone_epochs` epochs; None is never. All ranks
-        must give the same numbers: each node decides by itself.
+        A ring checkpoint is due every `ring_every` iterations or every `ring_every_s` seconds; with
+        `ring_every="auto"` as often as pays (`policy.cadence`), every 30 minutes at least. A milestone is
+        due every `milestone_every` iterations and, where the training calls `epoch_end`, every
+        `milestone_epochs` epochs. None is never. All ranks must give the same numbers.
 
         Each signal of `stop_on` that any rank gets is a notice to leave: all ranks save after the same
         iteration, that one or the next, and end with exit code 85. What the signals did before is replaced.
 
         Raises:
-            CheckpointError: a number below 1, or SLURM_GUARD_RESUME_FROM or SLURM_GUARD_MILESTONE_KEEP
-                cannot be understood.
+            CheckpointError: a number below 1, both kinds of ring, or one of SLURM_GUARD_RESUME_FROM,
+                _MILESTONE_KEEP, _RING_COPIES and _NODE_MTBF_HOURS cannot be understood.
             UsageError: a signal of `stop_on` cannot be caught, or not in this thread.
         """
         known = os.environ if environment is None else environment
         return cls(
             plan_directories(known, os.getcwd()),
             parse_rank(known),
-            parse_wish(known.get("SLURM_GUARD_RESUME_FROM", "")),
-            ring_every=ring_every,
+            read_wish(known),
+            pace=plan_pace(ring_every, ring_every_s, known, os.getcwd()),
             milestone_every=milestone_every,
             milestone_epochs=milestone_epochs,
             stop_on=stop_on,
-            rule=_read_rule(known),
-            copies=_read_copies(known),
+            rule=read_rule(known),
+            copies=read_copies(known),
         )
 
     def resume(
@@ -165,18 +168,20 @@ class Guard:
         self._state, self._per_rank = state, {} if per_rank is None else per_rank
         self._place = locate(self._place)
         circle = self._meet()
-        if self._notice is not None:
-            self._notice.join()
+        if self._notice is not None or self._pace.timed:
+            self._accord.join()
         loader = Loader(self._whole(), circle.rank, circle.world_size)
         agreed = agree(self._directories, self._wish, circle, loader, fetch=circle.fetch)
         if circle.rank == 0:
             for skipped in agreed.skipped:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
             note_refusals(self._directories, agreed.refused)
-        if agreed.checkpoint is None or agreed.loaded is None:
+        found = agreed.checkpoint
+        if found is None or agreed.loaded is None:
+            say_resumed(None)
             return None
         self._apply(agreed.loaded)
-        found = agreed.checkpoint
+        say_resumed(found)
         return ResumePoint(found.iteration, found.epoch, found.kind.value, found)
 
     def _meet(self) -> Circle:
@@ -187,6 +192,7 @@ class Guard:
         if circle.rank == 0:
             clean_milestones(self._directories.milestone)
         self._saver.circle, self._pid = circle, os.getpid()
+        self._pace.begin(nodes=len(set(circle.nodes)), judge=circle.rank == 0 or not circle.connected)
         gather(None)  # nobody reads a ring that is still being cleaned
         return circle
 
@@ -223,11 +229,13 @@ class Guard:
         """
         heartbeat(i, loss=loss, epoch=epoch, phase="train", norm=self._clipper.take_norm())
         self._last = (i, loss, epoch)
-        if self._notice is not None and os.getpid() == self._pid and self._notice.agreed():
+        heard = self._hear(i)
+        if heard.stop and self._notice is not None:
             self._leave(self._notice, i)
-        ring_due = self._ring_every is not None and i > 0 and i % self._ring_every == 0
+        ring_due = self._pace.due(i, heard)
         milestone_due = self._milestone_every is not None and i > 0 and i % self._milestone_every == 0
-        self._save(ring=ring_due, milestone=milestone_due)
+        if self._save(ring=ring_due, milestone=milestone_due) and ring_due:
+            self._pace.saved(self._saver.blocked_s)
 
     def clip_gradients(self, parameters: Any, max_norm: float, **options: Any) -> float:
         """Clip the gradients before `optimizer.step`, on every rank; their norm before that.
@@ -280,6 +288,17 @@ class Guard:
         """
         return self._saver.finish(timeout_s)
 
+    def _hear(self, i: int) -> Vote:
+        """What the ranks agree on after this iteration."""
+        if os.getpid() != self._pid or (self._notice is None and not self._pace.timed):
+            return Vote()
+        own = self._pace.vote(
+            stop=self._notice is not None and self._notice.asked,
+            busy=self._saver.busy,
+            written_s=self._saver.written_s,
+        )
+        return self._accord.agree(i, own)
+
     def _leave(self, notice: StopNotice, i: int) -> None:
         self.save_now()
         heartbeat(phase="final")
@@ -287,41 +306,26 @@ class Guard:
             _log.warning(
                 "slurm-guard: asked to leave: saved after iteration %d, exit code %d", i, EXIT_STOPPED
             )
-        notice.leave(PATIENCE_S)
+        notice.leave(PATIENCE_S, self._accord)
 
-    def _save(self, *, ring: bool, milestone: bool) -> None:
+    def _save(self, *, ring: bool, milestone: bool) -> bool:
         if self._state is None:
             raise CheckpointError(
                 "call Guard.resume(state) before the first iteration: it says what is saved"
             )
         if self._last is None or not (ring or milestone):
-            return
+            return False
         if os.getpid() != self._pid:
             _log.warning(
                 "slurm-guard: no checkpoint: process %d is a fork of the one that resumed", os.getpid()
             )
-            return
+            return False
         last = self._last
         with self.phase("checkpoint"):
             due = Due(last[0], ring, milestone)
-            self._saver.save(self._whole(), self._per_rank, lambda: _stamp(*last), due)
+            return self._saver.save(self._whole(), self._per_rank, lambda: _stamp(*last), due)
 
 
 def _stamp(iteration: int, loss: Any, epoch: float | None) -> Stamp:
     number = None if loss is None else float(loss)
     return Stamp(iteration, epoch, number, number is None or math.isfinite(number))
-
-
-def _read_rule(environment: Mapping[str, str]) -> Retention:
-    text = environment.get("SLURM_GUARD_MILESTONE_KEEP", "")
-    try:
-        return parse_retention(text)
-    except ValueError as error:
-        raise CheckpointError(f"SLURM_GUARD_MILESTONE_KEEP={text} is no rule: {error}") from error
-
-
-def _read_copies(environment: Mapping[str, str]) -> int:
-    text = environment.get("SLURM_GUARD_RING_COPIES", "") or "1"
-    if not text.isdecimal():
-        raise CheckpointError(f"SLURM_GUARD_RING_COPIES={text}: give the number of nodes that keep a copy")
-    return int(text)

@@ -79,6 +79,11 @@ class Saver:
             return False
         return True
 
+    @property
+    def busy(self) -> bool:
+        """Whether a save is being written."""
+        return self._writer.busy
+
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is in flight; False when something still is after `timeout_s`."""
         return self._writer.wait(timeout_s)
