@@ -66,8 +66,12 @@ class ForkedChild:
     def abandon(self) -> None:
         """Kill it and its process group, and forget it: one in D state is not waited for."""
         if not self.ended:
-            with contextlib.suppress(OSError):
+            try:
                 os.killpg(self._pid, signal.SIGKILL)
+            except OSError:
+                if self._pid in _living:  # just born: it has no group of its own yet
+                    with contextlib.suppress(OSError):
+                        os.kill(self._pid, signal.SIGKILL)
             self._close()
 
     def _close(self) -> None:

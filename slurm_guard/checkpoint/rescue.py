@@ -161,7 +161,7 @@ def _read(path: str, size: int) -> Iterator[memoryview]:
     """The pieces of a file of this size; its errors are not those of the writer."""
     buffer = memoryview(bytearray(PIECE))
     with _reading(path):
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = _open(path, os.O_RDONLY)
     with held(opened) as descriptor:
         left = size
         while left > 0:
@@ -175,8 +175,12 @@ def _read(path: str, size: int) -> Iterator[memoryview]:
 
 def _read_manifest(unit: Checkpoint) -> bytes:
     path = os.path.join(unit.directory, MANIFEST)
-    with _reading(path), open(path, "rb") as file:
+    with _reading(path), open(path, "rb", opener=_open) as file:
         return file.read(MANIFEST_LIMIT)
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 @contextlib.contextmanager
