@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,6 +29,9 @@ SCHEMA = 3
 MANIFEST = "MANIFEST.json"
 MANIFEST_LIMIT = 4 << 20
 """Bytes of a manifest that are read; more is no manifest of ours."""
+ITERATION_LIMIT = 10**18
+RANK_LIMIT = 1 << 20
+"""No training has as many ranks."""
 
 _PREFIX = "iteration-"
 _WORKING = ".tmp-"
@@ -80,11 +84,12 @@ def copy_checkpoint(directory: str, manifest: bytes, write_parts: WriteParts) ->
 def read_checkpoint(directory: str) -> Checkpoint | Skipped:
     """The checkpoint in this directory as its manifest says, sizes compared; or why it is none."""
     try:
-        with open(os.path.join(directory, MANIFEST), "rb") as file:
+        _measure(directory, MANIFEST)
+        with open(os.path.join(directory, MANIFEST), "rb", opener=_open) as file:
             text = file.read(MANIFEST_LIMIT + 1)
         checkpoint = parse_manifest(directory, text)
         for part in checkpoint.parts:
-            size = os.stat(os.path.join(directory, part.name)).st_size
+            size = _measure(directory, part.name)
             if size != part.size:
                 return Skipped(directory, f"{part.name} has {size} bytes instead of {part.size}")
         return checkpoint
@@ -94,6 +99,18 @@ def read_checkpoint(directory: str) -> Checkpoint | Skipped:
         return Skipped(directory, f"it cannot be read: {error.strerror or error}")
     except CheckpointError as error:
         return Skipped(directory, str(error))
+
+
+def _measure(directory: str, name: str) -> int:
+    """Bytes of a file. What else bears its name may hold its reader, or lead out of the directory."""
+    found = os.lstat(os.path.join(directory, name))
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{name} is no regular file")
+    return found.st_size
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def read_checkpoints(parent: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
@@ -116,6 +133,7 @@ def verify_checkpoint(checkpoint: Checkpoint, advance: Callable[[int], None] | N
     """
     try:
         for part in checkpoint.parts:
+            _measure(checkpoint.directory, part.name)
             kind = part.checksum.partition(":")[0]
             if read_checksum(os.path.join(checkpoint.directory, part.name), kind, advance) != part.checksum:
                 return Skipped(
@@ -152,7 +170,8 @@ def remove_stale(parent: str, age_s: float = 0.0) -> int:
 def _is_stale(path: str, age_s: float) -> bool:
     try:
         found = os.lstat(path)
-        if found.st_uid != os.geteuid() or time.time() - found.st_mtime < age_s:
+        # Without an age the lock alone tells: a clock that was ahead is no sign of life.
+        if found.st_uid != os.geteuid() or (age_s and time.time() - found.st_mtime < age_s):
             return False
         os.close(lock(path))
     except BlockingIOError:
@@ -303,11 +322,20 @@ def parse_manifest(directory: str, text: bytes) -> Checkpoint:
             _typed(body, "replica", bool),
             _typed(body, "shards", int),
         )
+        _check(schema, checkpoint)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise CheckpointError(f"{MANIFEST} is no manifest of ours ({type(error).__name__})") from error
     if os.path.basename(os.path.abspath(directory)) != checkpoint_name(checkpoint.iteration):
         raise CheckpointError(f"its manifest is that of iteration {checkpoint.iteration}")
     return checkpoint
+
+
+def _check(schema: int, checkpoint: Checkpoint) -> None:
+    """Numbers that no writer of ours gives, and that a reader might count up to."""
+    rank, world_size = checkpoint.rank or 0, checkpoint.world_size
+    fits = schema > 0 and 0 <= checkpoint.iteration < ITERATION_LIMIT and 0 <= rank < RANK_LIMIT
+    if not fits or not 0 <= world_size <= RANK_LIMIT or checkpoint.shards not in (0, world_size):
+        raise ValueError("numbers out of bounds")
 
 
 def _typed(body: dict[str, Any], name: str, *kinds: type) -> Any:
@@ -319,8 +347,9 @@ def _typed(body: dict[str, Any], name: str, *kinds: type) -> Any:
 
 
 def _plain(name: str) -> str:
-    if name != os.path.basename(name) or name in ("", ".", ".."):
+    if name != os.path.basename(name) or name in ("", ".", "..") or "\0" in name:
         raise ValueError(name)
+    name.encode()  # what cannot be encoded is no name of a file
     return name
 
 

@@ -51,18 +51,22 @@ def read_units(ring: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
 def _read_units(ring: str) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
     if why := distrust(ring):
         return (), (Skipped(ring, f"the ring is not used: {why}"),)
-    units, skipped = read_checkpoints(ring)
-    units = tuple(unit for unit in units if unit.rank is None)
-    for rank, directory in _shard_directories(ring):
-        found, bad = read_checkpoints(directory)
-        units += tuple(unit for unit in found if unit.rank == rank)
-        skipped += bad
-        skipped += tuple(
-            Skipped(unit.directory, f"it is not a shard of rank {rank}")
-            for unit in found
-            if unit.rank != rank
-        )
+    units, skipped = _read_own(ring, None)
+    for rank, directory in _find_shards(ring):
+        if why := distrust(directory):
+            skipped += (Skipped(directory, f"it is not used: {why}"),)
+            continue
+        found, bad = _read_own(directory, rank)
+        units, skipped = units + found, skipped + bad
     return units, skipped
+
+
+def _read_own(directory: str, rank: int | None) -> tuple[tuple[Checkpoint, ...], tuple[Skipped, ...]]:
+    """Those of this rank (None: the replicas), and why others are none."""
+    found, skipped = read_checkpoints(directory)
+    why = "it is a shard, and no replica" if rank is None else f"it is not a shard of rank {rank}"
+    foreign = tuple(Skipped(unit.directory, why) for unit in found if unit.rank != rank)
+    return tuple(unit for unit in found if unit.rank == rank), skipped + foreign
 
 
 def write_unit(ring: str, stamp: Stamp, write_parts: WriteParts, *, early: bool = False) -> Checkpoint:
@@ -108,7 +112,8 @@ def clean_ring(ring: str) -> int:
 def _clean(ring: str) -> int:
     if distrust(ring):
         return 0
-    return remove_stale(ring) + sum(remove_stale(directory) for _, directory in _shard_directories(ring))
+    trusted = [directory for _, directory in _find_shards(ring) if not distrust(directory)]
+    return sum(remove_stale(directory) for directory in (ring, *trusted))
 
 
 def _drop_old(directory: str, newest: Checkpoint) -> None:
@@ -119,10 +124,10 @@ def _drop_old(directory: str, newest: Checkpoint) -> None:
             remove_checkpoint(checkpoint.directory)
 
 
-def _shard_directories(ring: str) -> list[tuple[int, str]]:
+def _find_shards(ring: str) -> list[tuple[int, str]]:
     try:
         names = sorted(os.listdir(ring))
     except OSError:
         return []
     found = ((_SHARDS.fullmatch(name), os.path.join(ring, name)) for name in names)
-    return [(int(match[1]), path) for match, path in found if match and not distrust(path)]
+    return [(int(match[1]), path) for match, path in found if match]
