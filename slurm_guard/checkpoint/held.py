@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
 import weakref
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 _held: set[int] = set()
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
