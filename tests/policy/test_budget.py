@@ -9,6 +9,7 @@ import pytest
 from slurm_guard.policy.budget import (
     count_restarts_without_progress,
     has_progressed,
+    has_resumed_wrong_twice,
     is_same_iteration_elsewhere,
 )
 
@@ -93,3 +94,24 @@ def test_nothing_before_is_not_the_same() -> None:
     """The first breach has no predecessor, nor has one whose nodes are not recorded."""
     assert not is_same_iteration_elsewhere([], 10, ("n1",))
     assert not is_same_iteration_elsewhere([own(10, nodes=())], 10, ("n1",))
+
+
+def broke(kind: str, *, observe: bool = False) -> dict[str, Any]:
+    return {"what": "breach", "observe": observe, "breach": {"kind": kind}}
+
+
+@pytest.mark.parametrize(
+    ("breaches", "twice"),
+    [
+        ([], False),
+        ([broke("non_finite"), broke("resumed_wrong")], False),
+        ([broke("resumed_wrong"), broke("resumed_wrong")], True),
+        ([broke("resumed_wrong"), own(3), broke("resumed_wrong")], True),
+        ([broke("resumed_wrong"), broke("stall"), broke("resumed_wrong")], False),
+        ([broke("resumed_wrong", observe=True), broke("resumed_wrong")], False),
+        ([broke("resumed_wrong"), {"what": "breach"}, broke("resumed_wrong")], True),
+    ],
+)
+def test_wrong_resume_twice_in_a_row(breaches: list[dict[str, Any]], twice: bool) -> None:
+    """With nothing else between; what was only looked at counts for nothing."""
+    assert has_resumed_wrong_twice(breaches) is twice

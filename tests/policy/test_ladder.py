@@ -93,6 +93,14 @@ def test_budget(count: int, progressed: bool, limit: int, kind: RecoveryKind) ->
     assert found.kind is kind
 
 
+def test_training_that_does_not_resume_twice_is_stopped_with_the_reason() -> None:
+    """It would begin from scratch for ever; one more try may help after the first time."""
+    found = decide(resumed_wrong_again=True)
+    assert found.kind is RecoveryKind.STOP
+    assert found.reason == "it did not go on from its checkpoint for the second time in a row"
+    assert "SLURM_GUARD_RESUME_FROM" in found.advice
+
+
 def test_same_iteration_on_other_nodes_stops() -> None:
     """It is not a node, so another node will not help."""
     found = decide(same_iteration_other_nodes=True)
