@@ -90,14 +90,14 @@ class Rescuer:
         order = ReadRing(self._asked, ring, READ_S)
         asking = frozenset(self._watched()) if fits(order) else frozenset()
         silent = dict.fromkeys(asking, "no answer")
-        told: set[str] = set()
+        waiting = set(asking)
         held: list[Holding] = []
         skipped: list[Skipped] = []
 
         def take(news: _News) -> list[Order]:
             if isinstance(news, Lost):
                 silent[news] = "its watchdog is gone"
-                told.add(news)
+                waiting.discard(news)
             elif getattr(news, "ask", None) != self._asked:
                 return []
             elif isinstance(news, UnitHeld):
@@ -105,7 +105,7 @@ class Rescuer:
             elif isinstance(news, UnitBad):
                 skipped.append(Skipped(os.path.normpath(os.path.join(ring, news.name)), news.text))
             elif isinstance(news, RingRead):
-                told.add(news.node)
+                waiting.discard(news.node)
                 silent[news.node] = news.refused
             return []
 
@@ -113,7 +113,7 @@ class Rescuer:
             [order] if asking else [],
             self._clock.now_s() + READ_S + _TRAVEL_S,
             take,
-            lambda: asking <= told,
+            lambda: not waiting,
         )
         silent = {node: why for node, why in silent.items() if why}
         answered = asking - silent.keys()
@@ -144,13 +144,16 @@ class Rescuer:
     ) -> None:  # fmt: skip
         """Send the orders and take the news until it is `finished`, or too late, or not wanted any more."""
         self._send(orders)
+        look_s = self._clock.now_s()
         while not finished() and not self.stopped:
-            left_s = until_s - self._clock.now_s()
-            if left_s <= 0:
+            now_s = self._clock.now_s()
+            if now_s >= until_s:
                 return
+            if now_s >= look_s:
+                look_s = now_s + _LOOK_S
+                self._send(look())
             with contextlib.suppress(queue.Empty):
-                self._send(take(self._news.get(timeout=min(left_s, _LOOK_S))))
-            self._send(look())
+                self._send(take(self._news.get(timeout=min(until_s - now_s, _LOOK_S))))
 
     def _send(self, orders: Iterable[Order]) -> None:
         acts = [Send(order) for order in orders]
