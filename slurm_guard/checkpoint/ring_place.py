@@ -12,15 +12,16 @@ from slurm_guard.policy.ring_place import judge_ring_place
 MOUNTS = "/proc/self/mountinfo"
 
 
-def doubt_ring(ring: str, job_id: str = "") -> str:
-    """What speaks against this directory as a ring, in one sentence for a person; empty where nothing does.
+def doubt_ring(ring: str) -> str:
+    """What speaks against this directory of a job as a ring, in one sentence for a person; empty for nothing.
 
     Whether it can be used at all is not asked here. What cannot be seen is no doubt.
     """
+    job_id = os.path.basename(ring).rpartition("-")[2]  # as `plan_directories` names it
     try:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             mounts = parse_mounts(file.read())
         real = within(RING_S, f"the ring directory {ring}", lambda: os.path.realpath(ring))
     except (OSError, CheckpointError):
         return ""
-    return judge_ring_place(real, mounts, job_id)
+    return judge_ring_place(real, mounts, job_id if job_id.isdecimal() else "")

@@ -27,6 +27,7 @@ from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.checkpoint.milestone import clean_milestones
 from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import clean_ring
+from slurm_guard.checkpoint.ring_place import doubt_ring
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.policy.retention import ALL, Retention
@@ -189,6 +190,8 @@ class Guard:
         circle = meet(self._place, self._directories.ring, self._copies)
         if circle.first:
             clean_ring(self._directories.ring)
+            if doubt := doubt_ring(self._directories.ring):
+                _log.warning("slurm-guard: %s", doubt)
         if circle.rank == 0:
             clean_milestones(self._directories.milestone)
         self._saver.circle, self._pid = circle, os.getpid()

@@ -148,10 +148,11 @@ def test_the_mounts_of_this_process_judge_its_ring(tmp_path: Path, monkeypatch: 
         f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:1 /b/7/.7 {tmp_path}/job rw - ext4 /dev/sda1 rw\n"
     )
     monkeypatch.setattr(ring_place, "MOUNTS", str(table))
-    assert "which Slurm makes for each job" in doubt_ring(f"{tmp_path}/link/ring/c-7", "7")
-    assert doubt_ring(f"{tmp_path}/elsewhere/c-7", "7") == ""
+    assert "which Slurm makes for each job" in doubt_ring(f"{tmp_path}/link/ring/c-7")
+    assert doubt_ring(f"{tmp_path}/link/ring/c-70") == doubt_ring(f"{tmp_path}/link/ring/c-local") == ""
+    assert doubt_ring(f"{tmp_path}/elsewhere/c-7") == ""
     monkeypatch.setattr(ring_place, "MOUNTS", str(tmp_path / "none"))
-    assert doubt_ring(f"{tmp_path}/link/ring/c-7", "7") == ""
+    assert doubt_ring(f"{tmp_path}/link/ring/c-7") == ""
 
 
 def test_a_real_tmpfs_is_seen(small_disk: Path) -> None:
