@@ -65,7 +65,15 @@ for line in sys.stdin:
             say("term_sent", node, incident=order["incident"], processes=1)
             say("killed", node, incident=order["incident"], left=[])
         elif order["t"] == "read_ring":
+            if os.path.exists(root + "/held"):
+                unit = dict(iteration=20, fork="f", rank=None, finite=True, world_size=2, replica=True)
+                say("unit", node, ask=order["ask"], shards=0, written_s=1.0, bytes=10, **unit)
             say("ring_read", node, ask=order["ask"], refused="")
+        elif order["t"] == "rescue" and order["node"] == node and not os.path.exists(root + "/stuck"):
+            os.makedirs(order["directory"], mode=0o700)
+            for rank in order["ranks"]:
+                say("saved", node, rescue=order["rescue"], rank=rank, copied=10, text="", damaged=False)
+            say("rescue_ended", node, rescue=order["rescue"], refused="")
     if order["t"] == "leave":
         break
 """
@@ -272,6 +280,57 @@ def test_requeue_when_it_is_asked_for(bench: Bench) -> None:
     assert not any(isinstance(word, Exit) for word in bench.heard)
     bench.send(SignalSeen("SIGTERM"))
     bench.wait_for_word(Exit)
+
+
+def test_the_ring_is_rescued_before_the_watchdogs_leave(bench: Bench) -> None:
+    """The incident tells of it; once the job that runs again has ended well nothing is left of it."""
+    bench.settings["recovery"] = "requeue"
+    (bench.root / "held").touch()
+    bench.start()
+    bench.break_loss()
+    bench.wait_for(lambda: "term" in bench.orders())
+    bench.send(Exited(137))
+    bench.wait_for(lambda: bench.slurm.read_job(bench.job_id).state == "PENDING")
+    bench.wait_for(lambda: bench.incident()["stages"]["requeued"])
+    assert bench.orders()[-4:] == ["read_ring", "rescue", "end_rescue", "leave"]
+    told = bench.incident()["rescue"]
+    assert (told["iteration"], told["bytes"], told["copied"], told["reason"]) == (20, 10, 10, "")
+    assert (bench.state / "rescue").exists()
+    bench.hang_up()
+    bench.heard.clear()
+    bench.slurm.start_job(bench.job_id)
+    bench.start()
+    bench.wait_for(lambda: len(bench.guard.session.watch.alive()) == 2)
+    bench.send(Exited(1))
+    bench.wait_for_word(Release)
+    assert (bench.state / "rescue").exists()
+    bench.hang_up()
+    bench.heard.clear()
+    bench.start()
+    bench.wait_for(lambda: len(bench.guard.session.watch.alive()) == 2)
+    bench.send(Exited(0))
+    bench.wait_for_word(Release)
+    assert bench.heard == [Hold(), Release()]
+    assert not (bench.state / "rescue").exists()
+
+
+def test_a_job_that_is_ended_in_mid_rescue_leaves_at_once(bench: Bench) -> None:
+    """It does not come back, and nobody waits for the rescue."""
+    bench.settings |= {"recovery": "requeue", "rescue_s": 1000.0}
+    (bench.root / "held").touch()
+    (bench.root / "stuck").touch()
+    bench.start()
+    bench.break_loss()
+    bench.wait_for(lambda: "term" in bench.orders())
+    bench.send(Exited(137))
+    bench.wait_for(lambda: "rescue" in bench.orders())
+    bench.slurm.end_job(bench.job_id, "CANCELLED")
+    bench.send(SignalSeen("SIGTERM"))
+    bench.wait_for_word(Release)
+    bench.wait_for(lambda: bench.orders()[-2:] == ["end_rescue", "leave"])
+    assert bench.slurm.read_job(bench.job_id).state == "CANCELLED"
+    assert not [entry for entry in bench.journal() if entry["what"] == "recovery"]
+    assert bench.incident()["rescue"]["reason"] == "the job is being ended"
 
 
 def test_controller_that_is_silent_in_mid_breach(bench: Bench) -> None:
