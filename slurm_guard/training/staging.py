@@ -2,15 +2,28 @@
 
 The copy is what training waits for. Its memory is kept and used again by the next save, pinned where the
 state is on a CUDA device: a fresh gigabyte costs more than the copying into it. It is as large as the
-state that is saved, once.
+state that is saved, once. What is on the CPU is copied by several threads: one does not move as much as the
+memory can.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import mmap
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
+
+from slurm_guard.checkpoint.reader import count_threads
+
+_PIECE = 4 << 20
+"""Bytes that a thread copies at a time."""
+
+_LARGE = 2 << 20
+"""Bytes from which on a buffer has pages of its own: the size of a huge one."""
 
 _Kind = tuple[int, bool]
 """Size in bytes of a buffer, and whether it is meant to be pinned."""
@@ -39,8 +52,9 @@ class Staging:
         buffers = dict(zip(sources, self._take(kinds), strict=True))
         with torch.no_grad():
             for key, source in sources.items():
-                if source.nbytes():
+                if source.device.type == "cuda" and source.nbytes():
                     buffers[key].copy_(source, non_blocking=True)
+            _copy_bytes([(buffers[key], each) for key, each in sources.items() if each.device.type == "cpu"])
             for device in {source.device for source in sources.values() if source.device.type == "cuda"}:
                 torch.cuda.synchronize(device)
             staged = {id(tensor): _view(tensor, buffers[_key(tensor)]) for tensor in tensors}
@@ -71,7 +85,40 @@ def _make_buffer(kind: _Kind) -> Any:
             return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
         except RuntimeError:  # the limit for locked memory: ordinary memory copies slower, and is right too
             pass
-    return torch.UntypedStorage(size)
+    if size < _LARGE:
+        return torch.UntypedStorage(size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A DataLoader worker would keep the pages of the save before, and this process get fresh ones.
+    memory.madvise(mmap.MADV_DONTFORK)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+
+def _copy_bytes(pairs: list[tuple[Any, Any]]) -> None:
+    """Into each storage what the other holds, as many bytes as that has."""
+    pieces = [
+        (target.data_ptr() + at, source.data_ptr() + at, min(_PIECE, source.nbytes() - at))
+        for target, source in pairs
+        for at in range(0, source.nbytes(), _PIECE)
+    ]
+    left = iter(pieces)  # each piece goes to one thread: the interpreter is only left by memmove
+
+    def work() -> None:
+        for piece in left:
+            ctypes.memmove(*piece)
+
+    helpers = [threading.Thread(target=work) for _ in range(min(count_threads(), len(pieces)) - 1)]
+    started = []
+    try:
+        with suppress(RuntimeError):  # a limit of threads: this one does it all
+            for helper in helpers:
+                helper.start()
+                started.append(helper)
+        work()
+    finally:
+        for helper in started:
+            helper.join()
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -128,3 +129,43 @@ def test_a_state_on_a_device_arrives_in_pinned_memory_that_is_kept() -> None:
     again = staging.copy({"weights": weights})
     assert pointers(again) == pointers(staged)
     assert again["weights"].sum() == 0
+
+
+def test_a_long_state_is_copied_to_its_last_byte_with_and_without_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pieces go to several threads; where none can be started one does it all."""
+    import torch
+
+    def refuse(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    staging = Staging()
+    monkeypatch.setattr("slurm_guard.training.staging.count_threads", lambda: 4)
+    for number in range(2):
+        if number:
+            monkeypatch.setattr(Thread, "start", refuse)
+        state = {str(size): torch.rand(size) for size in (1, 1_000_003, 5_000_001, 0, 77)}
+        staged = staging.copy(state)
+        assert all(torch.equal(staged[name], tensor) for name, tensor in state.items())
+        assert not {t.data_ptr() for t in staged.values()} & {
+            t.data_ptr() for t in state.values() if t.numel()
+        }
+
+
+def test_a_worker_does_not_get_the_memory_of_the_copy() -> None:
+    """It would keep the pages of one save for as long as it lives, while the next save takes fresh ones."""
+    import torch
+
+    staged = Staging().copy({"large": torch.ones(4 << 20)})
+    address = staged["large"].data_ptr()
+    assert _is_mapped(address)
+    child = os.fork()
+    if child == 0:
+        os._exit(_is_mapped(address))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _is_mapped(address: int) -> bool:
+    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
