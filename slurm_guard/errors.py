@@ -59,6 +59,10 @@ class CheckpointError(SlurmGuardError):
     """A checkpoint could not be written, read or chosen."""
 
 
+class MisfitError(CheckpointError):
+    """The checkpoint is whole, but of another training: an older one would be no better."""
+
+
 class PeerError(CheckpointError):
     """A checkpoint could not be brought from one node to another; training goes on without that copy."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, MisfitError
 
 MARK = "slurm_guard.shard"
 """The key by which a marker is known; its value is the path."""
@@ -58,8 +58,9 @@ class Target:
 
 def find_dtensor() -> Any:
     """The class DTensor, or None where nothing has loaded it: then there is none of it."""
-    module = sys.modules.get("torch.distributed.tensor") or sys.modules.get("torch.distributed._tensor")
-    return getattr(module, "DTensor", None)
+    names = ("torch.distributed.tensor", "torch.distributed._tensor")  # older versions have it in the second
+    found = (getattr(sys.modules.get(name), "DTensor", None) for name in names)
+    return next((kind for kind in found if kind is not None), None)
 
 
 def local_tensor(dtensor: Any) -> Any:
@@ -166,7 +167,7 @@ def aim(shard: Shard, target: Target, *, as_saved: bool) -> tuple[Any, tuple[int
         return replace(spec, tensor_meta=meta), target.local_shape
     placements = _parse_placements(shard)
     if placements is None or len(placements) != spec.mesh.ndim:
-        raise CheckpointError(
+        raise MisfitError(
             f"{shard.path}, saved as {shard.describe()}, cannot be laid out over"
             f" {'x'.join(map(str, spec.mesh.shape))} ranks, as its parameter has another shape: go on with"
             " the mesh that it was saved with, or leave this optimizer's state out"

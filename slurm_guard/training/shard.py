@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, MisfitError
 from slurm_guard.training.layout import (
     MARK,
     Shard,
@@ -110,7 +110,7 @@ def rebuild_shards(
         CheckpointError: the names differ, or what the training has in the place of a marker is another thing.
     """
     if state.keys() != skeleton.keys():
-        raise CheckpointError(f"the checkpoint holds {sorted(skeleton)}, the training has {sorted(state)}")
+        raise MisfitError(f"the checkpoint holds {sorted(skeleton)}, the training has {sorted(state)}")
     live = _Live(state)
     made: dict[str, Any] = {}
 
@@ -157,14 +157,14 @@ class _Live:
         if isinstance(found, torch.Tensor):
             if tuple(found.shape) == shard.shape:
                 return describe_target(found, exact=True)
-            raise CheckpointError(
+            raise MisfitError(
                 f"{shard.path} has shape {list(shard.shape)} in the checkpoint and {list(found.shape)} in the"
                 " training: resume with the model that was saved"
             )
         parameters = self._list_parameters(name)
         if len(below) > 1 and below[0] == "state" and type(below[1]) is int and below[1] < len(parameters):
             return describe_target(parameters[below[1]], exact=False)
-        raise CheckpointError(
+        raise MisfitError(
             f"{shard.path} is in the checkpoint and not in the training: resume with the model and the"
             " optimizer that were saved"
         )
