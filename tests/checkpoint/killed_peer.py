@@ -26,7 +26,7 @@ from slurm_guard.checkpoint.peer import Peer
 from slurm_guard.checkpoint.ring import clean_ring, read_units
 from slurm_guard.errors import PeerError
 
-SIZE = 6_000_000
+SIZE = 4_000_000
 LIMIT_S = 20.0
 
 
@@ -72,8 +72,8 @@ def send(ring: Path, directory: str, port: int, tell: int) -> None:
         os._exit(3)
 
 
-def play(base: Path, luck: random.Random, tally: Tally, put_s: float) -> float:
-    """One round; how long a transfer takes that nobody kills, as far as this one tells."""
+def play(base: Path, luck: random.Random, tally: Tally, within_s: float) -> None:
+    """One round, with the kill at some time after the beginning of the transfer."""
     here, there, iteration = base / "a" / "c-7", base / "b" / "c-7", tally.rounds + 1
     written = write_shard(here, iteration, size=SIZE)
     told, tell = os.pipe()
@@ -81,13 +81,11 @@ def play(base: Path, luck: random.Random, tally: Tally, put_s: float) -> float:
     port = int.from_bytes(os.read(told, 4), "big")
     sender = start(lambda: send(here, written.directory, port, tell))
     os.read(told, 1)
-    began = time.monotonic()
     victim = luck.choice((receiver, sender))
-    time.sleep(luck.uniform(0, 1.5 * put_s))
+    time.sleep(luck.uniform(0, within_s))
     os.kill(victim, signal.SIGKILL)
     if not await_end(sender):
         tally.bad.append(f"round {iteration}: the sender did not end after the receiver was killed")
-    took_s = time.monotonic() - began
     settle(there)
     for pid in (receiver, sender):
         os.kill(pid, signal.SIGKILL)
@@ -96,7 +94,6 @@ def play(base: Path, luck: random.Random, tally: Tally, put_s: float) -> float:
     os.close(tell)
     tally.rounds += 1
     judge(there, iteration, tally)
-    return took_s
 
 
 def await_end(pid: int) -> bool:
@@ -142,9 +139,12 @@ def judge(ring: Path, iteration: int, tally: Tally) -> None:
 def main(base: str, rounds: int, seed: int) -> None:
     """All rounds."""
     luck, tally = random.Random(seed), Tally()
-    put_s = 0.02
+    within_s = 0.05
     while tally.rounds < rounds:
-        put_s = 0.8 * put_s + 0.2 * min(play(Path(base), luck, tally, put_s), 1.0)
+        whole = tally.whole
+        play(Path(base), luck, tally, within_s)
+        # On a machine of any speed, and under any load, about one half is cut.
+        within_s *= 0.85 if tally.whole > whole else 1.2
     shutil.rmtree(base, ignore_errors=True)
     print(json.dumps(vars(tally)))
 
