@@ -132,6 +132,8 @@ def _end(one: _Observed, now_s: float, failed: bool | None, because: str) -> Out
     if failed:
         return one.ends(OutcomeKind.ENDED, now_s, "the step failed")
     said = "the step ended with code 0" if failed is not None else "it is not known how the step ended"
+    if one.breach.kind is BreachKind.RESUMED_WRONG:
+        return one.ends(OutcomeKind.ENDED, now_s, said)
     if one.breach.red_line is RedLine.NUMERIC:
         return one.ends(OutcomeKind.ENDED, now_s, f"{said}; the numbers were bad to the end")
     return one.ends(OutcomeKind.OPEN if failed is None else OutcomeKind.RECOVERED, now_s, said)

@@ -14,9 +14,13 @@ from slurm_guard.job.record import Recorder
 from slurm_guard.model.breach import Breach, BreachKind, RedLine, SickGpu
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, OpenIncident, Stamp
+from slurm_guard.model.reading import Record
+from slurm_guard.model.resumption import Resumption
+from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, NoteResumed, OpenIncident, Stamp
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.policy.outcome import Outcome, OutcomeKind
+from slurm_guard.policy.resumption.past import read_past
+from slurm_guard.policy.resumption.trace import TraceTable
 from slurm_guard.policy.trial import Trial, read_trials
 from slurm_guard.scene.tail import Tail
 from slurm_guard.testing.clock import FakeClock
@@ -69,6 +73,21 @@ def test_breach_tells_the_next_choice_of_a_checkpoint_what_it_needs(tmp_path: Pa
     assert trial == Trial("numeric", "plateau", 40, 25, symptom_s=980.0)
     bench.note(CloseIncident("stop", "why", ()))
     assert read_trials(bench.journal.own_entries())[0].until_s == 1001.0
+
+
+def test_what_was_resumed_from_and_the_losses_before_are_kept_for_the_next_attempt(tmp_path: Path) -> None:
+    """By them it is seen whether the next one goes on where it should."""
+    bench = Bench(tmp_path)
+    losses = TraceTable()
+    for iteration in range(5):
+        losses.add("", Record(2.0, iteration))
+    bench.note(NoteResumed(Resumption("ring:120", 120, 2.25)), OpenIncident("i-1", BREACH, losses.as_json()))
+    assert bench.journal.own_entries()[-2]["iteration"] == 120
+    (trial,) = read_trials(bench.journal.own_entries())
+    assert trial.resumed_from == "ring:120"
+    past = read_past(bench.journal.own_entries())
+    assert past.traces("")[0].newest[-1] == (4, 2.0)
+    assert past.beginning("") == []
 
 
 def test_incident_grows_with_every_stage(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def judge_said(said: Resumption, told: str) -> Iterator[Finding]:
         return
     text = f"resumed from {said.source}, the training goes on at iteration {first}, not at {resumed + 1}"
     is_back = first < resumed and not _is_anew(said)
-    if is_back or (second is not None and first - resumed > max(1, second - first)):
+    if is_back or (second is not None and first - resumed > _allow(second - first)):
         yield Finding(text, first)
     elif first == resumed:
         yield Finding(f"{text}: that one is done twice", first, is_sure=False)
@@ -169,6 +169,11 @@ def judge_said(said: Resumption, told: str) -> Iterator[Finding]:
     ):
         where = f"in epoch {said.first_epoch:g}, the checkpoint is of epoch {said.epoch:g}"
         yield Finding(f"{text.partition(', ')[0]}, the training goes on {where}", first, is_sure=False)
+
+
+def _allow(stride: int) -> int:
+    """How far after the checkpoint's iteration the first may be; what is not told one by one may vary."""
+    return 1 if stride <= 1 else 2 * stride
 
 
 def _is_anew(said: Resumption) -> bool:

@@ -159,6 +159,7 @@ def said(**more: int | float | str | None) -> Resumed:
         {"first": 181, "second": 182, "first_epoch": 1.51},
         {"first": 190},
         {"first": 190, "second": 200},
+        {"first": 5180, "second": 9980},
         {"first": 0, "second": 1, "first_epoch": 2.0},
         {"first": 181, "epoch": None, "first_epoch": 7.0},
     ],
