@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_guard.policy.partner import Fetch, plan_partners, plan_sources
@@ -49,6 +49,7 @@ def test_copies_are_on_the_next_nodes(
     assert plan_partners(nodes, copies) == partners
 
 
+@settings(deadline=None)
 @given(placements(), st.integers(1, 3))
 def test_any_nodes_may_be_lost_as_many_as_there_are_copies(nodes: tuple[str, ...], copies: int) -> None:
     """Every shard is then on as many more nodes, none of them twice and none of them its own."""
@@ -57,6 +58,7 @@ def test_any_nodes_may_be_lost_as_many_as_there_are_copies(nodes: tuple[str, ...
         assert len(holders) == len(partners) + 1 == min(copies + 1, len(set(nodes)))
 
 
+@settings(deadline=None)
 @given(placements(), st.integers(1, 3))
 def test_the_copies_are_spread_over_the_ranks_of_a_node(nodes: tuple[str, ...], copies: int) -> None:
     """What comes from one node is shared among all ranks of the next, to one more or less."""
@@ -86,6 +88,7 @@ def test_what_only_nodes_hold_that_are_gone_is_said() -> None:
     assert lacking == ((0, "r0"),)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 4))
 def test_no_holder_serves_all(holding: int, empty: int, local: int) -> None:
     """The replica goes from all who have it to all who lack it, once to each node."""
@@ -99,6 +102,7 @@ def test_no_holder_serves_all(holding: int, empty: int, local: int) -> None:
     assert max(Counter(fetch.source for fetch in fetches).values()) <= math.ceil(empty / holding / local)
 
 
+@settings(deadline=None)
 @given(placements(), st.integers(0, 7), st.integers(1, 2))
 def test_after_the_loss_of_one_node_all_can_be_fetched(
     nodes: tuple[str, ...], lost: int, copies: int
@@ -116,6 +120,7 @@ def test_after_the_loss_of_one_node_all_can_be_fetched(
     assert all(now[fetch.rank] == "new" and now[fetch.source] in holders[fetch.unit] for fetch in fetches)
 
 
+@settings(deadline=None)
 @given(placements(), st.data())
 def test_every_rank_makes_the_same_plan(nodes: tuple[str, ...], data: st.DataObject) -> None:
     """In whatever order each of them learnt of the holders: nobody tells the others."""
