@@ -28,6 +28,8 @@ _STEP = re.compile(r"(?<![A-Za-z_])step=(\d{1,18})")
 _EPOCH = re.compile(r"(?<![A-Za-z_])epoch=(\d{1,9})")
 _LAST_NUMBER = re.compile(r"(\d{1,18})\D*$")
 _OWN = re.compile(r"iteration-\d{10,}")
+_OURS = re.compile(rf"(rank-\d+/)?(iteration-\d+/)?{re.escape(MANIFEST)}")
+"""In a checkpoint of ours, in the directory of one rank's shards, and in a ring or one of milestones."""
 _DEPTH = 3
 _FILES_LIMIT = 100_000
 
@@ -160,7 +162,7 @@ def _judge_directory(path: str, name: str, matched: re.Match[str] | None, marker
     if not (matched or trainer or lightning) and not _is_distributed(path):
         return None
     files, written_s = _read_files(path)
-    if MANIFEST in files:
+    if any(_OURS.fullmatch(name) for name in files):
         return None
     iteration = _iteration(_STEP if lightning else _LAST_NUMBER, name, matched)
     found = _Found(path, files, written_s, iteration)

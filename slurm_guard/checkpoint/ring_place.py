@@ -7,7 +7,7 @@ import os
 from slurm_guard.checkpoint.bounded import RING_S, within
 from slurm_guard.errors import CheckpointError
 from slurm_guard.policy.mount import parse_mounts
-from slurm_guard.policy.ring_place import judge_ring_place
+from slurm_guard.policy.ring_place import is_shared, judge_ring_place
 
 MOUNTS = "/proc/self/mountinfo"
 
@@ -25,3 +25,13 @@ def doubt_ring(ring: str) -> str:
     except (OSError, CheckpointError):
         return ""
     return judge_ring_place(real, mounts, job_id if job_id.isdecimal() else "")
+
+
+def may_be_shared(directory: str) -> bool:
+    """Whether writers on other nodes may be at work here, whose locks are not seen on this one."""
+    try:
+        with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            mounts = parse_mounts(file.read())
+    except OSError:
+        return True
+    return is_shared(os.path.realpath(directory), mounts)

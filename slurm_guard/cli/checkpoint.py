@@ -13,19 +13,12 @@ import typer
 from slurm_guard.checkpoint.choice import find_resume
 from slurm_guard.checkpoint.foreign import Naming, parse_naming
 from slurm_guard.cli.checkpoint_bytes import verify_entries
-from slurm_guard.cli.checkpoint_entry import (
-    Entry,
-    Place,
-    compose_entries,
-    dump,
-    look,
-    newest_first,
-    show_size,
-    to_json,
-)
+from slurm_guard.cli.checkpoint_entry import Entry, compose_entries, dump, show_size, to_json
 from slurm_guard.cli.checkpoint_past import own_directories, own_trials
+from slurm_guard.cli.checkpoint_place import Place, find_newest, group, look, newest_first
 from slurm_guard.job.writer import plain
 from slurm_guard.model.checkpoint import Checkpoint, Skipped
+from slurm_guard.policy.restore import key_of
 from slurm_guard.policy.trial import name_checkpoint
 
 app = typer.Typer(no_args_is_help=True, help="What there is to resume from.")
@@ -34,7 +27,8 @@ _Directories = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[DIR]…",
-        help="Directories that hold checkpoints, or checkpoints. Default: those of the job around.",
+        help="Directories that hold checkpoints, or checkpoints. Rings of several nodes are judged together. "
+        "Default: those of the job around, its ring as it is on this node.",
         show_default=False,
     ),
 ]
@@ -64,16 +58,19 @@ _Marker = Annotated[
 def latest(
     directories: _Directories = None, pattern: _Pattern = "", marker: _Marker = "", as_json: _Json = False
 ) -> None:
-    """Print the newest good checkpoint, every byte verified; exit 1 when there is none."""
+    """Print the newest good checkpoint, every byte verified; exit 1 when there is none.
+
+    In a job it is the newest of which this node has a part, if not all: the ranks find out what the others
+    have.
+    """
     places = look(directories, parse_naming(pattern, marker))
     if directories:
         chosen, resume_from, skipped = _choose(places)
     else:
-        own = own_directories()
-        choice = find_resume(own.milestone, own.ring, trials=own_trials())
-        chosen = asdict(choice.checkpoint) if choice.checkpoint else None
-        resume_from, skipped = choice.resume_from, list(choice.skipped)
+        chosen, resume_from, skipped = _choose_own(places)
     said = [f"skipped {bad.directory}: {bad.reason}" for bad in skipped]
+    if chosen is not None and not chosen.get("whole", True):
+        said.append(f"of it {chosen['state']}; the ranks find out whether other nodes have the rest")
     if chosen is None:
         said.append(f"no good checkpoint in {', '.join(place.directory for place in places)}")
     body = {"resume_from": resume_from, "checkpoint": chosen, "skipped": [asdict(bad) for bad in skipped]}
@@ -84,7 +81,10 @@ def latest(
 def list_checkpoints(
     directories: _Directories = None, pattern: _Pattern = "", marker: _Marker = "", as_json: _Json = False
 ) -> None:
-    """List checkpoints, newest first: sizes are compared, bytes are not read."""
+    """List checkpoints, newest first: sizes are compared, bytes are not read.
+
+    A ring checkpoint is one line, whatever number of directories it is in: STATE says how much of it is here.
+    """
     places = look(directories, parse_naming(pattern, marker))
     entries, problems = newest_first(places), _problems(places)
     bad = [Skipped(entry.directory, entry.fault) for entry in entries if entry.fault]
@@ -100,14 +100,16 @@ def list_checkpoints(
 def show(
     directories: _Directories = None, pattern: _Pattern = "", marker: _Marker = "", as_json: _Json = False
 ) -> None:
-    """Show a checkpoint in detail: its stamp, files, sizes and checksums. Of several, the newest."""
+    """Show a checkpoint in detail: its stamp, units, files, sizes and checksums. Of several, the newest."""
     from slurm_guard.cli.checkpoint_show import compose_details
 
     places = look(directories, parse_naming(pattern, marker))
-    shown = [newest_first([place])[0] for place in places if place.entries]
+    entries = newest_first(places)
+    newest = (find_newest(place, entries) for place in places)
+    shown = list({id(entry): entry for entry in newest if entry}.values())
     problems = _problems(places)
     if directories:
-        empty = (place.directory for place in places if not place.entries and not place.problems)
+        empty = (place.directory for place in places if place.is_empty and not place.problems)
         problems += [Skipped(directory, "no checkpoints are there") for directory in empty]
     body = {"checkpoints": [to_json(entry) for entry in shown], "skipped": [asdict(bad) for bad in problems]}
     lines = [line for entry in shown for line in (*compose_details(entry, time.time()), "")]
@@ -123,13 +125,19 @@ def verify(
     entries, problems = newest_first(places), _problems(places)
     read = list(zip(entries, verify_entries(entries), strict=True))
     rows = [
-        {"directory": entry.directory, "good": not fault, "reason": fault or entry.doubt, "size": entry.size}
-        for entry, fault in read
+        {
+            "directory": entry.directory,
+            "good": not faults,
+            "reason": next(iter(faults.values()), entry.doubt),
+            "size": entry.size,
+            "bad": [{"directory": directory, "reason": fault} for directory, fault in faults.items()],
+        }
+        for entry, faults in read
     ]
     body = {"checkpoints": rows, "skipped": [asdict(bad) for bad in problems]}
-    bad = any(fault for _, fault in read)
-    lines = [plain(_verdict(entry, fault)) for entry, fault in read]
-    _answer(as_json, body, lines, _tell(places, problems), failed=bad or bool(problems) or not entries)
+    is_bad = any(faults for _, faults in read)
+    lines = [plain(line) for entry, faults in read for line in _compose_verdict(entry, faults)]
+    _answer(as_json, body, lines, _tell(places, problems), failed=is_bad or bool(problems) or not entries)
 
 
 @app.command()
@@ -156,10 +164,18 @@ def prune(
     """Remove old checkpoints of ours, and unfinished ones of dead writers.
 
     The newest good one always stays, every byte of it verified first; so does all that slurm-guard did not
-    write, that is not whole, or that belongs to somebody else. Without --keep or --older-than only
+    write, that is not whole, or that belongs to somebody else. Of a ring checkpoint all goes or nothing:
+    where its parts are on several nodes, name the rings of all. Without --keep or --older-than only
     unfinished ones are removed.
     """
-    from slurm_guard.cli.checkpoint_prune import Rule, parse_age, parse_keep, plan_prune, remove_planned
+    from slurm_guard.cli.checkpoint_prune import (
+        Rule,
+        parse_age,
+        parse_keep,
+        plan_leftovers,
+        plan_prune,
+        remove_planned,
+    )
 
     rule = Rule(parse_keep(keep), parse_age(older_than))
     places = look(directories, Naming())
@@ -167,11 +183,13 @@ def prune(
     problems += [
         Skipped(p.directory, "it is a checkpoint: name the directory above it") for p in places if p.single
     ]
-    plans = [plan_prune(place, rule, time.time()) for place in places if not (place.single or place.problems)]
+    able = [place for place in places if not (place.single or place.problems)]
+    plans = [plan_prune(one, rule, time.time()) for one in group(able)]
+    plans += [plan_leftovers(place, time.time()) for place in able]
     problems += [Skipped(plan.directory, plan.refused) for plan in plans if plan.refused]
     problems += [bad for plan in plans for bad in remove_planned(plan)] if yes else []
     failed = {bad.directory for bad in problems}
-    going = [one for plan in plans for one in plan.remove if one.directory not in failed]
+    going = [one for plan in plans for one in plan.remove if failed.isdisjoint(one.paths)]
     staying = [one for plan in plans for one in plan.keep]
     body = {
         "removed": yes,
@@ -207,7 +225,7 @@ def _answer(
 
 def _tell(places: Sequence[Place], problems: Iterable[Skipped]) -> list[str]:
     said = [f"{bad.directory}: {bad.reason}" for bad in problems]
-    if not said and not any(place.entries for place in places):
+    if not said and all(place.is_empty for place in places):
         said.append(f"no checkpoints in {', '.join(place.directory for place in places)}")
     return said
 
@@ -216,18 +234,39 @@ def _choose(places: Sequence[Place]) -> tuple[dict[str, Any] | None, str, list[S
     """The newest good one of all kinds, what a resume calls it, and why newer ones are not good."""
     skipped = _problems(places)
     for entry in newest_first(places):
-        fault = entry.fault or entry.doubt or verify_entries([entry])[0]
-        if not fault:
-            ours = entry.found if isinstance(entry.found, Checkpoint) else None
-            return to_json(entry), name_checkpoint(ours) if ours else entry.directory, skipped
-        skipped.append(Skipped(entry.directory, fault))
+        why = entry.fault or (f"{entry.lack}; name the rings of all its nodes" if entry.lack else entry.doubt)
+        if why:
+            skipped.append(Skipped(entry.directory, why))
+            continue
+        (faults,) = verify_entries([entry])
+        skipped += [Skipped(directory, fault) for directory, fault in faults.items()]
+        good = entry.without(faults) if faults else entry
+        if not good.lack:
+            ours = good.found if isinstance(good.found, Checkpoint) else None
+            return to_json(good), name_checkpoint(ours) if ours else good.directory, skipped
     return None, "", skipped
 
 
-def _verdict(entry: Entry, fault: str) -> str:
-    if fault:
-        return f"bad   {entry.directory}: {fault}"
-    return f"good  {entry.directory}{_size(entry.size)}" + (f": {entry.doubt}" if entry.doubt else "")
+def _choose_own(places: Sequence[Place]) -> tuple[dict[str, Any] | None, str, list[Skipped]]:
+    """What this node would resume its job from."""
+    own = own_directories()
+    choice = find_resume(own.milestone, own.ring, rescue_dir=own.rescue, trials=own_trials())
+    chosen = None
+    if choice.checkpoint:
+        key = key_of(choice.checkpoint)
+        entries = (
+            e for e in newest_first(places) if isinstance(e.found, Checkpoint) and key_of(e.found) == key
+        )
+        entry = next(entries, None)
+        chosen = to_json(entry) if entry else asdict(choice.checkpoint)
+    return chosen, choice.resume_from, list(choice.skipped)
+
+
+def _compose_verdict(entry: Entry, faults: dict[str, str]) -> list[str]:
+    if faults:
+        return [f"bad   {directory}: {fault}" for directory, fault in faults.items()]
+    note = ", ".join(filter(None, (entry.lack, entry.doubt)))
+    return [f"good  {entry.directory}{_size(entry.size)}" + (f": {note}" if note else "")]
 
 
 def _size(size: int | None) -> str:

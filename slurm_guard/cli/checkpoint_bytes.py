@@ -26,38 +26,41 @@ _Read = Callable[[_Advance], str]
 @dataclass(frozen=True, slots=True)
 class _File:
     entry: int
+    directory: str
     order: int
     read: _Read
 
 
-def verify_entries(entries: Sequence[Entry], *, progress: bool = True) -> list[str]:
-    """Why each is bad, in the order given; empty for a good one. What is not whole is not read.
+def verify_entries(entries: Sequence[Entry], *, progress: bool = True) -> list[dict[str, str]]:
+    """What is bad of each, in the order given: why, by directory, of which those of a ring have several.
 
-    On a terminal the progress is shown on stderr.
+    What is not whole is not read. On a terminal the progress is shown on stderr.
     """
     files = [file for number, entry in enumerate(entries) for file in _list_files(number, entry)]
     total = sum(entry.size or 0 for entry in entries if not entry.fault)
-    faults: dict[int, tuple[int, str]] = {}
+    first: dict[tuple[int, str], tuple[int, str]] = {}
     with _show_progress(total, progress and sys.stderr.isatty()) as advance:
         for file, fault in _read_all(files, advance):
             if fault:
-                faults[file.entry] = min(faults.get(file.entry, (file.order, fault)), (file.order, fault))
-    return [
-        entry.fault or (faults[number][1] if number in faults else "") for number, entry in enumerate(entries)
-    ]
+                key, found = (file.entry, file.directory), (file.order, fault)
+                first[key] = min(first.get(key, found), found)
+    faults = [{entry.directory: entry.fault} if entry.fault else {} for entry in entries]
+    for (number, directory), (_, fault) in sorted(first.items()):
+        faults[number][directory] = fault
+    return faults
 
 
 def _list_files(number: int, entry: Entry) -> Iterator[_File]:
     found = entry.found
-    if entry.fault or found is None:
+    if entry.fault:
         return
-    if isinstance(found, Checkpoint):
-        for order, part in enumerate(found.parts):
-            yield _File(number, order, _part_reader(replace(found, parts=(part,))))
-    else:
+    for unit in entry.units:
+        for order, part in enumerate(unit.parts):
+            yield _File(number, unit.directory, order, _part_reader(replace(unit, parts=(part,))))
+    if isinstance(found, Foreign):
         for order, (name, size) in enumerate(found.files):
             if size:
-                yield _File(number, order, _file_reader(found, name))
+                yield _File(number, found.directory, order, _file_reader(found, name))
 
 
 def _part_reader(checkpoint: Checkpoint) -> _Read:

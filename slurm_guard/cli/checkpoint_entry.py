@@ -6,31 +6,31 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Union
 
-from slurm_guard.checkpoint.foreign import Foreign, Naming, find_foreign, read_foreign
-from slurm_guard.checkpoint.manifest import MANIFEST, read_checkpoint, read_checkpoints
-from slurm_guard.checkpoint.ring import read_units
-from slurm_guard.cli.checkpoint_past import Doubt, own_directories, read_past
+from slurm_guard.checkpoint.foreign import Foreign
+from slurm_guard.cli.checkpoint_past import Doubt
 from slurm_guard.cli.table import compose_table
-from slurm_guard.errors import UsageError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
+from slurm_guard.policy.whole import Holding, Whole, collect_moments, find_lack
 
 HEAD = ("ITERATION", "EPOCH", "LOSS", "KIND", "SIZE", "AGE", "STATE", "DIRECTORY")
 _RIGHT = frozenset({0, 1, 2, 4, 5})
-_OWN = re.compile(r"iteration-(\d{1,18})")
+OWN = re.compile(r"iteration-(\d{1,18})")
 
-_Row = Union[Checkpoint, Foreign, Skipped]
+Row = Union[Checkpoint, Foreign, Skipped]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One checkpoint, or what has the name of one. `size` in bytes, `written_s` in epoch seconds.
 
-    `fault` says why it is not whole, `doubt` why a whole one is not resumed from. `found` is what was
-    read; None where a checkpoint of ours cannot be.
+    `fault` says why it is not whole, `doubt` why a whole one is not resumed from. Of a ring it is one moment
+    of the training: `units` are its replicas and shards, `lack` says what of it is here where that is not
+    all, which is no damage. `found` is what was read, or what stands for all units; None where a checkpoint
+    of ours cannot be.
     """
 
     directory: str
@@ -42,114 +42,125 @@ class Entry:
     size: int | None = None
     written_s: float | None = None
     fault: str = ""
+    lack: str = ""
     doubt: str = ""
     found: Checkpoint | Foreign | None = None
+    units: tuple[Checkpoint, ...] = ()
 
     @property
     def state(self) -> str:
-        """`whole`, or what is wrong, for people."""
-        return self.fault or (f"whole, but {self.doubt}" if self.doubt else "whole")
+        """`whole`, or how much of it is here, or what is wrong, for people."""
+        here = self.lack or "whole"
+        return self.fault or (f"{here}, but {self.doubt}" if self.doubt else here)
+
+    def without(self, damaged: Collection[str]) -> Entry:
+        """The same, but that the units in these directories don't count."""
+        units = tuple(unit for unit in self.units if unit.directory not in damaged)
+        if not units:
+            return replace(self, units=(), lack="nothing of it is here")
+        if self.kind != CheckpointKind.RING.value:  # a milestone is one directory, whatever is in it
+            return self
+        (moment,) = collect_moments(Holding("", unit) for unit in units)
+        found = moment.checkpoint
+        return replace(self, directory=found.directory, found=found, units=units, lack=_describe_lack(moment))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A directory that was looked into; `single` where it is itself a checkpoint."""
-
-    directory: str
-    entries: tuple[Entry, ...] = ()
-    problems: tuple[Skipped, ...] = ()
-    single: bool = False
-
-
-def look(directories: Sequence[str] | None, naming: Naming) -> list[Place]:
-    """What is in these directories; without any, in those of the job around, as a resume would see them."""
-    if not directories and naming.pattern is not None:
-        raise UsageError("--pattern needs the directories to look into")
-    if directories:
-        return [_look_into(directory, naming) for directory in dict.fromkeys(directories)]
-    own = own_directories()
-    places = []
-    for directory, read in ((own.ring, read_units), (own.milestone, read_checkpoints)):
-        good, bad = read(directory)
-        problems = tuple(skipped for skipped in bad if skipped.directory == directory)
-        rows: list[_Row] = [*good, *(skipped for skipped in bad if skipped.directory != directory)]
-        places.append(_fill(directory, rows, problems))
-    return places
-
-
-def newest_first(places: Iterable[Place]) -> list[Entry]:
-    """All entries by iteration; those whose name tells none come last."""
-    entries = (entry for place in places for entry in place.entries)
-    return sorted(entries, key=_rank, reverse=True)
-
-
-def enter(found: _Row, doubt: Doubt) -> Entry:
+def enter(found: Row, doubt: Doubt) -> Entry:
     """The row of what was found; `doubt` judges those of ours."""
     if isinstance(found, Skipped):
-        named = _OWN.fullmatch(os.path.basename(os.path.abspath(found.directory)))
+        named = OWN.fullmatch(os.path.basename(os.path.abspath(found.directory)))
         iteration = int(named[1]) if named else None
         written_s = _written(found.directory)
         return Entry(found.directory, iteration=iteration, written_s=written_s, fault=found.reason)
-    sizes = (size for _, size in found.files) if isinstance(found, Foreign) else (p.size for p in found.parts)
+    if isinstance(found, Checkpoint):
+        return _enter_ours(found, (found,), "", doubt)
     return Entry(
         found.directory,
-        kind=found.layout.value if isinstance(found, Foreign) else found.kind.value,
+        kind=found.layout.value,
         iteration=found.iteration,
         epoch=found.epoch,
         loss=found.loss,
         finite=found.finite,
-        size=sum(sizes),
+        size=sum(size for _, size in found.files),
         written_s=found.written_s,
-        fault=found.fault if isinstance(found, Foreign) else "",
-        doubt=found.doubt if isinstance(found, Foreign) else doubt(found),
+        fault=found.fault,
+        doubt=found.doubt,
         found=found,
     )
 
 
-def _look_into(directory: str, naming: Naming) -> Place:
-    try:
-        single = _read_single(directory, naming)
-        if single is not None:
-            doubt = read_past(os.path.dirname(os.path.abspath(directory)))
-            return Place(directory, (enter(single, doubt),), (), single=True)
-        if not os.path.isdir(directory):
-            os.stat(directory)
-            return Place(directory, (), (Skipped(directory, "it is a file, and no checkpoint"),))
-    except FileNotFoundError:
-        return Place(directory, (), (Skipped(directory, "there is no such directory"),))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        return Place(directory, (), (Skipped(directory, f"it cannot be read: {why}"),))
-    good, bad = read_checkpoints(directory)
-    foreign, unread = find_foreign(directory, naming)
-    problems = tuple(dict.fromkeys(s for s in (*bad, *unread) if s.directory == directory))
-    rows: list[_Row] = [*good, *foreign, *(s for s in (*bad, *unread) if s.directory != directory)]
-    return _fill(directory, rows, problems)
+def enter_moments(units: Iterable[Checkpoint], doubt: Doubt) -> list[Entry]:
+    """A row for each moment of which there are units in these rings."""
+    entries = []
+    for moment in collect_moments(Holding("", unit) for unit in units):
+        held = [*moment.replica, *(each for rank in sorted(moment.shards) for each in moment.shards[rank])]
+        here = tuple(holding.unit for holding in held)
+        entries.append(_enter_ours(moment.checkpoint, here, _describe_lack(moment), doubt))
+    return entries
 
 
-def _fill(directory: str, rows: Iterable[_Row], problems: tuple[Skipped, ...]) -> Place:
-    doubt = read_past(directory)
-    return Place(directory, tuple(enter(row, doubt) for row in rows), problems)
+def _enter_ours(found: Checkpoint, units: tuple[Checkpoint, ...], lack: str, doubt: Doubt) -> Entry:
+    return Entry(
+        found.directory,
+        kind=found.kind.value,
+        iteration=found.iteration,
+        epoch=found.epoch,
+        loss=found.loss,
+        finite=found.finite,
+        size=sum(part.size for unit in units for part in unit.parts),
+        written_s=found.written_s,
+        lack=lack,
+        doubt=doubt(found),
+        found=found,
+        units=units,
+    )
 
 
-def _read_single(directory: str, naming: Naming) -> Checkpoint | Foreign | Skipped | None:
-    name = os.path.basename(os.path.abspath(directory))
-    if os.path.lexists(os.path.join(directory, MANIFEST)) or (
-        _OWN.fullmatch(name) and os.path.isdir(directory)
-    ):
-        return read_checkpoint(directory)
-    return read_foreign(directory, naming)
+def _describe_lack(moment: Whole) -> str:
+    """What of it is here; empty where that is all that is needed."""
+    if not find_lack(moment):
+        return ""
+    found, ranks = moment.checkpoint, sorted(moment.shards)
+    shards = "" if not ranks else f"shard{'s' if len(ranks) > 1 else ''} {show_ranks(ranks)}"
+    if found.shards:
+        shards = f"{shards or 'no shard'} of {found.shards}"
+    if not found.replica:
+        return f"{shards} {'is' if len(ranks) < 2 else 'are'} here"
+    if moment.replica:
+        return f"the replica and {shards} are here"
+    return f"{shards} {'is' if len(ranks) < 2 else 'are'} here, the replica is not"
 
 
-def _written(directory: str) -> float | None:
-    try:
-        return os.stat(directory).st_mtime
-    except OSError:
-        return None
+def show_ranks(ranks: Sequence[int]) -> str:
+    """Ranks for people.
+
+    >>> show_ranks([0, 2, 3, 4, 9])
+    '0, 2-4, 9'
+    """
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _rank(entry: Entry) -> tuple[int, bool, bool, float, str]:
-    """Of the same iteration ours is the newer, for its checksums, and of ours the ring, for its place."""
+def name_unit(unit: Checkpoint) -> str:
+    """What a unit of a ring is.
+
+    >>> from types import SimpleNamespace
+    >>> name_unit(SimpleNamespace(rank=None)), name_unit(SimpleNamespace(rank=3))
+    ('replica', 'shard 3')
+    """
+    return "replica" if unit.rank is None else f"shard {unit.rank}"
+
+
+def rank_entry(entry: Entry) -> tuple[int, bool, bool, float, str]:
+    """What the newest has most of.
+
+    Of the same iteration ours is the newer, for its checksums, and of ours the ring, for its place.
+    """
     ours, ring = isinstance(entry.found, Checkpoint), entry.kind == CheckpointKind.RING.value
     iteration = -1 if entry.iteration is None else entry.iteration
     return iteration, ours, ring, entry.written_s or 0.0, entry.directory
@@ -211,13 +222,16 @@ def show_age(written_s: float | None, now_s: float) -> str:
 
 
 def to_json(entry: Entry) -> dict[str, Any]:
-    """All that is known of an entry, for a program."""
+    """All that is known of an entry, for a program: of a ring its units, of others their parts."""
     body: dict[str, Any] = {
         name: getattr(entry, name)
         for name in ("directory", "kind", "iteration", "epoch", "loss", "finite", "size", "written_s")
     }
     if isinstance(entry.found, Checkpoint):
-        body |= asdict(entry.found)
+        body |= asdict(entry.found) | {"whole": not entry.lack}
+        if entry.found.kind is CheckpointKind.RING:
+            del body["rank"], body["parts"]
+            body["units"] = [asdict(unit) for unit in entry.units]
     elif isinstance(entry.found, Foreign):
         body["parts"] = [{"name": name, "size": size} for name, size in entry.found.files]
     return {**body, "state": entry.state}
@@ -226,3 +240,10 @@ def to_json(entry: Entry) -> dict[str, Any]:
 def dump(body: object) -> str:
     """JSON that every reader takes: no NaN is among what was read."""
     return json.dumps(body, indent=1, allow_nan=False)
+
+
+def _written(directory: str) -> float | None:
+    try:
+        return os.stat(directory).st_mtime
+    except OSError:
+        return None

@@ -37,10 +37,12 @@ def read_past(directory: str) -> Doubt:
     """How to judge the checkpoints of this directory.
 
     The journal is that of the job around for its own directories, and else the one beside the directory:
-    milestones are in the state directory of their job, unless that was changed.
+    milestones and what was rescued of rings are in the state directory of their job, unless that was changed.
     """
     directory, own = os.path.abspath(directory), own_directories()
-    is_own = directory in (os.path.abspath(own.ring), os.path.abspath(own.milestone))
+    if os.path.basename(directory).startswith("rank-"):  # of one rank's shards: the ring is above
+        directory = os.path.dirname(directory)
+    is_own = directory in map(os.path.abspath, (own.ring, own.rescue, own.milestone))
     trials = own_trials() if is_own else _read_trials(os.path.dirname(directory))
     refusals = read_refusals(own)
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from slurm_guard.checkpoint.manifest import find_stale
 from slurm_guard.checkpoint.milestone import STALE_S
 from slurm_guard.checkpoint.removal import remove_checkpoint
+from slurm_guard.checkpoint.ring_place import may_be_shared
 from slurm_guard.cli.checkpoint_bytes import verify_entries
-from slurm_guard.cli.checkpoint_entry import Entry, Place, newest_first
+from slurm_guard.cli.checkpoint_entry import Entry
+from slurm_guard.cli.checkpoint_place import Group, Place, list_rooms, sort_entries
 from slurm_guard.errors import UsageError
-from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
+from slurm_guard.model.checkpoint import Checkpoint, Skipped
 from slurm_guard.policy.retention import Retention, parse_retention, plan_removal
 
 _WORKING = ".tmp-"
@@ -35,16 +37,20 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """One directory that goes or stays: why, and its size in bytes where that is known."""
+    """One checkpoint that goes or stays: why, and its size in bytes where that is known.
+
+    `paths` are the directories that go with it, in their order: of a ring the replica first.
+    """
 
     directory: str
     reason: str
     size: int | None = None
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Plan:
-    """What would be removed from one directory, and what stays.
+    """What would be removed from one directory, or from the rings of one job, and what stays.
 
     `proven` is the good one that was read before others may go, `damaged` are those that were read in vain,
     with the reason; `refused` says why none may go.
@@ -92,36 +98,61 @@ def parse_keep(text: str) -> Retention | None:
         raise UsageError(f"--keep {text!r} is no rule: {error}, or a number") from None
 
 
-def plan_prune(place: Place, rule: Rule, now_s: float) -> Plan:
-    """What the rule removes from this directory. The newest good one stays, every byte of it read now.
+def plan_prune(group: Group, rule: Rule, now_s: float) -> Plan:
+    """What the rule removes of these. The newest good one stays, every byte of it read now.
 
-    Only whole checkpoints of ours that belong to this user may go, and unfinished ones whose writer is dead.
+    Only whole checkpoints of ours that belong to this user may go. All units of a moment go, or none.
     """
-    plan = Plan(place.directory)
-    entries = newest_first([place])
+    plan = Plan(", ".join(group.directories))
+    entries = sort_entries(group.entries)
     going = _choose_going(plan, entries, rule, now_s)
     for entry in entries:
         if entry.directory in going:
-            why = entry.doubt or _why_gone(rule)
-            plan.remove.append(Fate(entry.directory, why, entry.size))
+            paths = tuple(unit.directory for unit in entry.units)
+            plan.remove.append(Fate(entry.directory, entry.doubt or _why_gone(rule), entry.size, paths))
         else:
             plan.keep.append(Fate(entry.directory, _why_kept(plan, entry, rule, now_s), entry.size))
-    _plan_leftovers(plan, entries, now_s)
+    return plan
+
+
+def plan_leftovers(place: Place, now_s: float) -> Plan:
+    """The unfinished ones in this directory: those whose writer is dead may go.
+
+    Locks tell the living only where all writers are on this node: of rings alone, on a disk of its own.
+    """
+    plan = Plan(place.directory)
+    kinds = {entry.kind for entry in place.entries if isinstance(entry.found, Checkpoint)}
+    is_local = bool(place.units) and not kinds and not may_be_shared(place.directory)
+    for room in list_rooms(place.directory):
+        stale = set(find_stale(room, 0.0 if is_local else STALE_S))
+        try:
+            names = sorted(name for name in os.listdir(room) if name.startswith(_WORKING))
+        except OSError:
+            continue
+        for path in (os.path.join(room, name) for name in names):
+            if path in stale and _age_s(path, now_s) > _YOUNG_S:
+                plan.remove.append(Fate(path, "unfinished, and its writer is dead", paths=(path,)))
+            else:
+                plan.keep.append(Fate(path, "unfinished: its writer may be alive"))
     return plan
 
 
 def remove_planned(plan: Plan) -> list[Skipped]:
     """Remove what was planned, the oldest first; what could not be, and why."""
-    failed = []
-    for one in reversed(plan.remove):
+    return [bad for one in reversed(plan.remove) if (bad := _remove(one))]
+
+
+def _remove(fate: Fate) -> Skipped | None:
+    """All its directories; where one stays those after it do so too: no shard goes before its replica."""
+    for path in fate.paths:
         try:
-            if os.path.basename(one.directory).startswith(_WORKING):
-                shutil.rmtree(one.directory)
-            elif not remove_checkpoint(one.directory):
-                failed.append(Skipped(one.directory, "it cannot be renamed: have you the right to?"))
+            if os.path.basename(path).startswith(_WORKING):
+                shutil.rmtree(path)
+            elif not remove_checkpoint(path):
+                return Skipped(path, "it cannot be renamed: have you the right to?")
         except OSError as error:
-            failed.append(Skipped(one.directory, f"it cannot be removed: {error.strerror or error}"))
-    return failed
+            return Skipped(path, f"it cannot be removed: {error.strerror or error}")
+    return None
 
 
 def _choose_going(plan: Plan, entries: Sequence[Entry], rule: Rule, now_s: float) -> set[str]:
@@ -129,27 +160,29 @@ def _choose_going(plan: Plan, entries: Sequence[Entry], rule: Rule, now_s: float
     if rule == Rule():
         return set()
     by_rule = rule.keep or Retention(last=1)
-    whole = [_judged(entry.found, entry) for entry in entries if isinstance(entry.found, Checkpoint)]
-    movable = {e.directory for e in entries if not (_is_young(e, rule, now_s) or _not_ours(e.directory))}
+    judged = {e.directory: _judge(e.found, e) for e in entries if isinstance(e.found, Checkpoint)}
+    movable = {e.directory for e in entries if not (_is_young(e, rule, now_s) or e.lack or _not_ours(e))}
     for entry in entries:
-        if not isinstance(entry.found, Checkpoint) or entry.doubt:
+        newest = judged.get(entry.directory)
+        if newest is None or not newest.finite:
             continue
-        going = {old.directory for old in plan_removal(whole, entry.found, by_rule)} & movable
+        going = {old.directory for old in plan_removal(judged.values(), newest, by_rule)} & movable
         if not going:
             break
-        (fault,) = verify_entries([entry])
-        if not fault:
+        (faults,) = verify_entries([entry])
+        if not entry.without(faults).lack:
             plan.proven = entry.directory
             return going
-        plan.damaged[entry.directory] = fault
+        plan.damaged[entry.directory] = next(iter(faults.values()))
     if plan.damaged:
         plan.refused = "nothing is removed: no good one with all its bytes is newer"
     return set()
 
 
-def _judged(checkpoint: Checkpoint, entry: Entry) -> Checkpoint:
+def _judge(checkpoint: Checkpoint, entry: Entry) -> Checkpoint:
     """One that is not resumed from takes no good one's place, whatever the reason."""
-    return replace(checkpoint, finite=not entry.doubt)
+    parts = tuple(part for unit in entry.units for part in unit.parts)
+    return replace(checkpoint, finite=not (entry.doubt or entry.lack), parts=parts)
 
 
 def _why_kept(plan: Plan, entry: Entry, rule: Rule, now_s: float) -> str:
@@ -159,8 +192,9 @@ def _why_kept(plan: Plan, entry: Entry, rule: Rule, now_s: float) -> str:
         return "the newest good one: all its bytes were read"
     reasons = (
         plan.damaged.get(entry.directory, ""),
+        f"{entry.lack}: name the rings of all its nodes" if entry.lack else "",
         "no rule was given" if rule == Rule() else "",
-        _not_ours(entry.directory),
+        _not_ours(entry),
         "not old enough" if _is_young(entry, rule, now_s) else "",
         f"left to you: {entry.doubt}" if entry.doubt else "",
     )
@@ -176,21 +210,6 @@ def _is_young(entry: Entry, rule: Rule, now_s: float) -> bool:
     return rule.age_s is not None and now_s - (entry.written_s or now_s) <= rule.age_s
 
 
-def _plan_leftovers(plan: Plan, entries: Sequence[Entry], now_s: float) -> None:
-    """Locks tell the living only where all writers are on this node: of rings alone."""
-    kinds = {entry.kind for entry in entries if isinstance(entry.found, Checkpoint)}
-    stale = set(find_stale(plan.directory, 0.0 if kinds == {CheckpointKind.RING.value} else STALE_S))
-    try:
-        names = sorted(name for name in os.listdir(plan.directory) if name.startswith(_WORKING))
-    except OSError:
-        return
-    for path in (os.path.join(plan.directory, name) for name in names):
-        if path in stale and _age_s(path, now_s) > _YOUNG_S:
-            plan.remove.append(Fate(path, "unfinished, and its writer is dead"))
-        else:
-            plan.keep.append(Fate(path, "unfinished: its writer may be alive"))
-
-
 def _age_s(path: str, now_s: float) -> float:
     try:
         return now_s - os.lstat(path).st_mtime
@@ -198,7 +217,11 @@ def _age_s(path: str, now_s: float) -> float:
         return 0.0
 
 
-def _not_ours(directory: str) -> str:
+def _not_ours(entry: Entry) -> str:
+    return next(filter(None, (_find_stranger(unit.directory) for unit in entry.units)), "")
+
+
+def _find_stranger(directory: str) -> str:
     try:
         found = os.lstat(directory)
     except OSError as error:

@@ -40,6 +40,16 @@ def judge_ring_place(ring: str, mounts: Sequence[Mount], job_id: str = "") -> st
     return f"the ring directory {ring} {why}: {_REMEDY}" if why else ""
 
 
+def is_shared(directory: str, mounts: Sequence[Mount]) -> bool:
+    """Whether other nodes see this absolute path without links too, as far as the kind of its mount tells.
+
+    >>> is_shared("/lustre/ring", [Mount("/", "/", "xfs"), Mount("/lustre", "/", "lustre")])
+    True
+    """
+    mount = find_mount(mounts, directory)
+    return mount is not None and mount.kind in _NETWORK
+
+
 def _doubt(mount: Mount, mounts: Sequence[Mount], job_id: str) -> str:
     private = [one for one in mounts if job_id and _is_of_job(one, job_id)]
     if mount in private or (private and (mount.point, mount.kind) == ("/dev/shm", "tmpfs")):

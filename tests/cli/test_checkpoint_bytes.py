@@ -108,7 +108,7 @@ def test_only_a_few_files_are_read_at_once(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(checkpoint_bytes, "verify_checkpoint", verify)
     entry = enter(milestone(tmp_path, 10, parts=3 * READERS), lambda checkpoint: "")
-    assert verify_entries([entry]) == [""]
+    assert verify_entries([entry]) == [{}]
 
 
 def test_a_reader_that_breaks_is_a_bad_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +118,9 @@ def test_a_reader_that_breaks_is_a_bad_file(tmp_path: Path, monkeypatch: pytest.
         raise RuntimeError("no such checksum")
 
     monkeypatch.setattr(checkpoint_bytes, "verify_checkpoint", verify)
-    assert verify_entries([enter(milestone(tmp_path, 10), lambda checkpoint: "")]) == [
-        "it cannot be read: no such checksum"
+    made = milestone(tmp_path, 10)
+    assert verify_entries([enter(made, lambda checkpoint: "")]) == [
+        {made.directory: "it cannot be read: no such checksum"}
     ]
 
 

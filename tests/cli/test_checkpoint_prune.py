@@ -17,7 +17,7 @@ from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.cli.app import main
 from slurm_guard.cli.checkpoint import app
-from slurm_guard.cli.checkpoint_entry import look
+from slurm_guard.cli.checkpoint_place import group, look
 from slurm_guard.cli.checkpoint_prune import Rule, plan_prune, remove_planned
 from slurm_guard.model.checkpoint import Checkpoint, Stamp
 from slurm_guard.policy.retention import Retention
@@ -122,7 +122,7 @@ def test_age_alone_leaves_the_newest_and_age_with_keep_needs_both(tmp_path: Path
     """By the time of writing in the manifest."""
     for iteration in (10, 20, 30):
         milestone(tmp_path, iteration)
-    (place,) = look([str(tmp_path)], Naming())
+    (place,) = group(look([str(tmp_path)], Naming()))
     later_s = time.time() + 8 * DAY_S
     week = plan_prune(place, Rule(age_s=7 * DAY_S), later_s)
     assert [Path(one.directory).name[-2:] for one in week.remove] == ["20", "10"]
