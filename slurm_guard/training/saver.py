@@ -20,6 +20,7 @@ from slurm_guard.training.milestone import MilestoneSave
 from slurm_guard.training.snapshot import Snapshot, take_snapshot
 from slurm_guard.training.staging import Staging
 from slurm_guard.training.state import write_state
+from slurm_guard.training.wording import name_error
 from slurm_guard.training.writer import Writer
 
 PATIENCE_S = 120.0
@@ -75,7 +76,7 @@ class Saver:
             self._writer.start(lambda: self._write(now, snapshot, due))
             self.blocked_s = time.monotonic() - began_s
         except Exception as error:
-            _log.warning("slurm-guard: no checkpoint of iteration %d: %s", due.iteration, error)
+            _log.warning("slurm-guard: no checkpoint of iteration %d: %s", due.iteration, name_error(error))
             return False
         return True
 
@@ -158,7 +159,6 @@ def _attempt(write: Callable[[], Checkpoint | None]) -> Checkpoint | None:
     except CheckpointError as error:
         _log.warning("slurm-guard: %s; training goes on without this checkpoint", error)
     except Exception as error:
-        _log.warning(
-            "slurm-guard: %s: %s; training goes on without this checkpoint", type(error).__name__, error
-        )
+        kind, said = type(error).__name__, name_error(error)
+        _log.warning("slurm-guard: %s: %s; training goes on without this checkpoint", kind, said)
     return None
