@@ -7,10 +7,11 @@ work, and after that all have the same answer.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +49,8 @@ class Accord:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience = timedelta(seconds=patience_s)
         self._group: Any = None
+        self._tensor: Any = None
+        self._said: Any = None
         self._pending: Any = None
         self._every = 0
         self._broken = False
@@ -55,11 +58,15 @@ class Accord:
 
     def join(self) -> None:
         """Meet the other ranks, where there are any. Every rank must call this."""
+        import torch
         import torch.distributed as dist
 
         self._pending, self._every, self._broken, self._pid = None, 0, False, os.getpid()
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self._group = dist.new_group(backend="gloo", timeout=self._patience)
+            self._tensor = torch.zeros(len(_pack(Vote())), dtype=torch.int64)
+            # Its memory: a new tensor each iteration, and reading it, would cost as much as all the rest.
+            self._said = (ctypes.c_int64 * len(self._tensor)).from_address(self._tensor.data_ptr())
 
     def agree(self, i: int, own: Vote) -> Vote:
         """What all ranks said after the iteration before; alone, `own`. A fork agrees to nothing.
@@ -97,18 +104,16 @@ class Accord:
     def _hear(self) -> Vote:
         if self._pending is None:
             return Vote()
-        work, said = self._pending
-        self._pending = None
+        work, self._pending = self._pending, None
         work.wait()
-        stop, save, busy, *numbers = said.tolist()
+        stop, save, busy, *numbers = self._said
         return Vote(bool(stop), bool(save), bool(busy), *numbers)
 
     def _say(self, own: Vote) -> None:
-        import torch
         import torch.distributed as dist
 
-        said = torch.tensor(astuple(own), dtype=torch.int64)
-        self._pending = dist.all_reduce(said, dist.ReduceOp.MAX, self._group, async_op=True), said
+        self._said[:] = _pack(own)
+        self._pending = dist.all_reduce(self._tensor, dist.ReduceOp.MAX, self._group, async_op=True)
 
     def _break(self, error: Exception) -> None:
         """Let go of the group: a rank that has no dead neighbour would wait for one that has given up."""
@@ -127,3 +132,7 @@ class Accord:
 
     def _fall_back(self, i: int, own: Vote) -> Vote:
         return Vote(stop=own.stop, save=self._every > 0 and i % self._every == 0)
+
+
+def _pack(vote: Vote) -> tuple[int, ...]:
+    return vote.stop, vote.save, vote.busy, vote.blocked_ms, vote.written_ms, vote.every

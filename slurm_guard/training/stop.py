@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from slurm_guard.errors import UsageError
-from slurm_guard.training.accord import Accord, Vote
+from slurm_guard.training.accord import Accord
 
 EXIT_STOPPED = 85
 """Exit code of a training that saved and left on notice."""
@@ -26,7 +26,6 @@ class StopNotice:
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
         self._asked = False
-        self._accord = Accord()
         try:
             for number in signals:
                 former = signal.signal(number, self._remember)
@@ -41,24 +40,12 @@ class StopNotice:
         """Whether this process was asked to leave."""
         return self._asked
 
-    def join(self) -> None:
-        """Meet the other ranks, where there are any. Every rank must call this."""
-        self._accord.join()
-
-    def agreed(self) -> bool:
-        """Whether all are to leave now: True on every rank after the same iteration.
-
-        Every rank must call this once an iteration. With several ranks it is the iteration after the one in
-        which the signal came.
-        """
-        return self._accord.agree(0, Vote(stop=self._asked)).stop
-
-    def leave(self, within_s: float, accord: Accord | None = None) -> None:
+    def leave(self, within_s: float, accord: Accord) -> None:
         """End this process with EXIT_STOPPED once all ranks are here, after `within_s` without them.
 
         A rank that left while another still saves might have that one killed (`srun --kill-on-bad-exit`).
         """
-        (accord or self._accord).meet(within_s)
+        accord.meet(within_s)
         raise SystemExit(EXIT_STOPPED)
 
     def _remember(self, *_: Any) -> None:

@@ -46,9 +46,9 @@ def test_the_signal_waits_for_the_end_of_the_iteration(tmp_path: Path) -> None:
 def test_without_a_signal_nobody_leaves() -> None:
     """And of several signals any one does."""
     notice = StopNotice((signal.SIGUSR1, signal.SIGTERM))
-    assert not notice.agreed()
+    assert not notice.asked
     os.kill(os.getpid(), signal.SIGTERM)
-    assert notice.agreed()
+    assert notice.asked
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
