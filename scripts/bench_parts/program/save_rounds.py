@@ -1,20 +1,25 @@
 """Saving and resuming a state, in rounds; JSON on stdout. save_rounds.py ROUNDS MB DIRECTORY
 
-Each round does everything once, in turns. In seconds: `save` torch.save, `block` what training waits for at a
-ring save, `background` its writing, `raw` writing and syncing as many bytes, `dcp` what training waits for at
-an async_save of torch.distributed.checkpoint, `load` torch.load, `resume` the guard's, `verify` reading all
-checksums; `quiet` the median of 50 iterations of small operations, `busy` the same while a save is written,
-`other` while another process writes and syncs as many bytes. `extra_mb` is the most memory that the first
-save took, `size_mb` the size of the file.
+Each round does everything once, in turns. In seconds:
+`save` torch.save, `synced` the same and an fsync; `block` what training waits for at a ring save,
+`background` its writing, `raw` writing and syncing as many bytes; `dcp` what training waits for at an
+async_save of torch.distributed.checkpoint, `kept` the same with a stager that keeps its memory; `verify`
+reading all checksums, `load` torch.load, `resume` the guard's, `cold_load` and `cold_resume` the same from
+the disk; `quiet` an iteration of 50, `saving` the same with a ring save in them, `other` the same while another
+process writes and syncs as many bytes.
+
+Once: `first` the wait of the first save, `extra_mb` and `dcp_mb` the most memory that a save took (resident,
+the state itself left out), `resume_mb` the same of a resume, `size_mb` the size of the file.
 """
 
+import ctypes
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,12 +28,16 @@ from typing import Any
 import torch  # noqa: TID253 - this is the training
 import torch.distributed as dist  # noqa: TID253
 from torch.distributed import checkpoint as dcp  # noqa: TID253
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # noqa: TID253
 
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.training.guard import Guard
 
 ITERATIONS = 50
+PASSES = 60
+"""Of a small network in an iteration: 50 iterations must take longer than the writing of a save."""
 TENSOR_MB = 16
+EVERY = 1000
 
 rounds, size_mb, place = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 ring = place / "ring" / "cluster-local"
@@ -55,6 +64,28 @@ def read_memory_mb(name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024 / 1e6
 
 
+def grow_mb(call: Callable[[], Any]) -> float:
+    """By how much the memory grew at most while this was called."""
+    forget()
+    with suppress(OSError):  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")
+    before_mb = read_memory_mb("VmRSS")
+    call()
+    return read_memory_mb("VmHWM") - before_mb
+
+
+def forget() -> None:
+    """Free memory goes back to the kernel: what comes next must ask for it, as in a process that starts."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def settle(*, drop: bool = False) -> None:
+    """What was written before must not slow down what comes next; with `drop` that reads from the disk."""
+    os.sync()
+    if drop:
+        Path("/proc/sys/vm/drop_caches").write_text("1")
+
+
 def write_raw(content: memoryview, path: Path) -> None:
     """What the disk can do: pieces of 1 MiB, and one fsync."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -64,91 +95,136 @@ def write_raw(content: memoryview, path: Path) -> None:
     os.close(descriptor)
 
 
-def iterate(layers: Any, batch: Any) -> None:
-    """Some ms of small operations, as the Python side of a training has them."""
-    for _ in range(5):
-        loss = layers(batch).square().mean()
-        loss.backward()
+def sync(path: Path) -> None:
+    """Onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
-def train(wanted: Callable[[], bool]) -> list[float]:
-    """Seconds of each iteration, 50 at most and as long as they are wanted."""
+def train(guard: Guard, first: int) -> float:
+    """Seconds of an iteration of small operations, as the Python side of a training has them: their mean."""
     layers = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(10)))
     batch = torch.rand(8, 32)
-    took: list[float] = []
-    while len(took) < ITERATIONS and wanted():
-        took.append(clock(lambda: iterate(layers, batch)))
-    return took
+    began_s = time.perf_counter()
+    for i in range(first, first + ITERATIONS):
+        for _ in range(PASSES):
+            loss = layers(batch).square().mean()
+            loss.backward()
+        guard.iteration(i, loss=loss)
+    return (time.perf_counter() - began_s) / ITERATIONS
 
 
-def settle() -> None:
-    """What was written before must not slow down what is written next."""
-    os.sync()
+def play_dcp(plain: dict[str, Any], stager: DefaultStager) -> dict[str, float]:
+    """What it waits for, by default and with memory that is kept; until the state may change again."""
+    told: dict[str, float] = {}
+    answers: list[Any] = []
+
+    def stage() -> None:
+        answers.append(dcp.async_save(plain, checkpoint_id=str(place / "kept"), async_stager=stager))
+        answers[0].staging_completion.result()
+
+    settle()
+    told["kept"] = clock(stage)
+    answers[0].upload_completion.result()
+    shutil.rmtree(place / "kept")
+    settle()
+    told["dcp"] = clock(lambda: answers.append(dcp.async_save(plain, checkpoint_id=str(place / "dcp"))))
+    answers[1].result()
+    shutil.rmtree(place / "dcp")
+    return told
 
 
-def play(guard: Guard, state: dict[str, Any], number: int) -> dict[str, float]:
+def play_load(guard: Guard, state: dict[str, Any], saved: Path, *, drop: bool = False) -> tuple[float, float]:
+    """torch.load of the file, and a resume of as many bytes."""
+
+    def load() -> None:
+        torch.load(saved, map_location="cpu", weights_only=True)
+
+    took = []
+    for call in (load, lambda: guard.resume(state)):
+        settle(drop=drop)
+        forget()
+        took.append(clock(call))
+    return took[0], took[1]
+
+
+def play(guard: Guard, state: dict[str, Any], number: int, stager: DefaultStager) -> dict[str, float]:
     """One round."""
     told: dict[str, float] = {}
     saved = place / "state.pt"
     plain = {"model": state["model"].state_dict()}
     settle()
     told["save"] = clock(lambda: torch.save(plain, saved))
+    told["synced"] = told["save"] + clock(lambda: sync(saved))
     settle()
-    told["block"] = clock(lambda: guard.iteration(3 * number, loss=1.0))
+    told["block"] = clock(lambda: guard.iteration(2 * number * EVERY, loss=1.0))
     told["background"] = clock(guard.finish)
     content = memoryview(bytearray(saved.read_bytes()))
     settle()
     told["raw"] = clock(lambda: write_raw(content, place / "raw"))
     content.release()
-    settle()
-    futures: list[Any] = []
-    told["dcp"] = clock(
-        lambda: futures.append(dcp.async_save(plain, checkpoint_id=str(place / f"dcp{number}")))
-    )
-    futures[0].result()
-    shutil.rmtree(place / f"dcp{number}")
-    settle()
-    told["load"] = clock(lambda: torch.load(saved, map_location="cpu", weights_only=True))
+    told |= play_dcp(plain, stager)
     found = read_checkpoints(str(ring))[0][-1]
     told["verify"] = clock(lambda: verify_checkpoint(found))
-    told["resume"] = clock(lambda: guard.resume(state))
+    told["load"], told["resume"] = play_load(guard, state, saved)
+    with suppress(OSError):
+        told["cold_load"], told["cold_resume"] = play_load(guard, state, saved, drop=True)
     settle()
-    told["quiet"] = statistics.median(train(lambda: True))
-    guard.iteration(3 * number + 1, loss=1.0)
-    told["busy"] = statistics.median(train(lambda: not guard.finish(0)))
+    told["quiet"] = train(guard, 2 * number * EVERY + 1)
+    told["saving"] = train(guard, (2 * number + 1) * EVERY)
     guard.finish()
     settle()
     size = f"count={saved.stat().st_size >> 20}"
     argv = ["dd", "if=/dev/zero", f"of={place}/other", "bs=1M", size, "conv=fsync", "status=none"]
-    with subprocess.Popen(argv) as other_writer:
-        told["other"] = statistics.median(train(lambda: other_writer.poll() is None))
-    (place / "other").unlink()
-    for name in ("raw", "state.pt"):
+    with subprocess.Popen(argv):
+        told["other"] = train(guard, (2 * number + 1) * EVERY + 1)
+    for name in ("other", "raw", "state.pt"):
         (place / name).unlink()
     return told
 
 
+def play_once(guard: Guard, state: dict[str, Any]) -> dict[str, float]:
+    """Memory, and the first save, while nothing was used yet."""
+    told: dict[str, float] = {}
+    plain = {"model": state["model"].state_dict()}
+
+    def save() -> None:
+        told["first"] = clock(lambda: guard.iteration(EVERY, loss=1.0))
+        guard.finish()
+
+    told["extra_mb"] = grow_mb(save)
+    told["resume_mb"] = grow_mb(lambda: guard.resume(state))
+    told["dcp_mb"] = grow_mb(lambda: dcp.async_save(plain, checkpoint_id=str(place / "dcp")).result())
+    shutil.rmtree(place / "dcp")
+    return told
+
+
 def main() -> None:
-    """Memory first, while nothing was used yet; then the rounds."""
+    """What is measured once, then the rounds."""
+    warnings.filterwarnings("ignore")
     torch.manual_seed(1)
     torch.set_num_threads(1)  # what torchrun sets
     state = make_state()
-    guard = Guard.from_environment(ring_every=1, milestone_every=None, environment=environment)
-    guard.resume(state)
-    with suppress(OSError):  # the peak begins anew
-        Path("/proc/self/clear_refs").write_text("5")
-    before_mb = read_memory_mb("VmRSS")
-    guard.iteration(1, loss=1.0)
-    guard.finish()
-    extra_mb = read_memory_mb("VmHWM") - before_mb
+    guard = Guard.from_environment(ring_every=EVERY, milestone_every=None, environment=environment)
     dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=0, world_size=1)
+    guard.resume(state)
+    once = play_once(guard, state)
+    stager = DefaultStager(
+        StagingOptions(
+            use_pinned_memory=False,
+            use_shared_memory=False,
+            use_async_staging=True,
+            use_non_blocking_copy=False,
+        )
+    )
     told = []
     for number in range(1, rounds + 1):
-        told.append(play(guard, state, number))
+        told.append(play(guard, state, number, stager))
         print(f"round {number}/{rounds}: {told[-1]}", file=sys.stderr, flush=True)
     dist.destroy_process_group()
     size = read_checkpoints(str(ring))[0][-1].parts[0].size
-    print(json.dumps({"rounds": told, "extra_mb": extra_mb, "size_mb": size / 1e6}))
+    print(json.dumps({"rounds": told, "size_mb": size / 1e6, **once}))
 
 
 main()
