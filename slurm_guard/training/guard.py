@@ -165,7 +165,7 @@ class Guard:
             raise CheckpointError(why)
         if _CLIPPING in state:
             raise CheckpointError(f"{_CLIPPING} is what the guard saves itself: give the state another name")
-        self.finish()
+        self._saver.settle()
         self._state, self._per_rank = state, {} if per_rank is None else per_rank
         self._place = locate(self._place)
         circle = self._meet()
@@ -279,10 +279,13 @@ class Guard:
             heartbeat(phase=before)
 
     def save_now(self) -> None:
-        """Save a ring checkpoint and a milestone of the last iteration, due or not, and wait for them."""
+        """Save a ring checkpoint and a milestone of the last iteration, due or not, and wait for them.
+
+        A disk that takes nothing for ten minutes is not waited for any longer.
+        """
         self._save(ring=True, milestone=True)
         with self.phase("checkpoint"):
-            self.finish()
+            self._saver.settle()
 
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until the save in flight is on the disk; False when it is not within `timeout_s`.

@@ -21,7 +21,7 @@ from slurm_guard.training.snapshot import Snapshot, take_snapshot
 from slurm_guard.training.staging import Staging
 from slurm_guard.training.state import write_state
 from slurm_guard.training.wording import name_error
-from slurm_guard.training.writer import Writer
+from slurm_guard.training.writer import SILENT_S, Writer
 
 PATIENCE_S = 120.0
 """How long a save that must not be left out waits for the one before it, once for each of those."""
@@ -88,6 +88,13 @@ class Saver:
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is in flight; False when something still is after `timeout_s`."""
         return self._writer.wait(timeout_s)
+
+    def settle(self) -> bool:
+        """Wait until nothing is in flight, but not for a disk that does not answer; whether nothing is."""
+        settled = self._writer.settle(SILENT_S)
+        if not settled:
+            _log.warning("slurm-guard: the save in flight does not move on: it is not waited for")
+        return settled
 
     def _is_free(self, *, wait: bool) -> bool:
         if not self._writer.busy:

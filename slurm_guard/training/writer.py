@@ -20,6 +20,9 @@ from contextlib import suppress
 EXIT_WAIT_S = 30.0
 """How long the end of the interpreter waits for the save that is being written; then it is discarded."""
 
+SILENT_S = 600.0
+"""A save that has not moved for so long is not waited for any longer: its disk may never answer."""
+
 _CANCEL_S = 5.0
 """How long a cancelled save may take to come to the end of the piece that it is writing."""
 
@@ -32,6 +35,7 @@ class Writer:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
+        self._moved_s = 0.0
 
     @property
     def busy(self) -> bool:
@@ -46,6 +50,7 @@ class Writer:
         """
         if self.busy:
             raise RuntimeError("the save before is still being written")
+        self._moved_s = time.monotonic()
         # A daemon: the interpreter would wait without any bound for one that is not.
         thread = threading.Thread(target=self._run, args=(write,), name="slurm-guard checkpoint", daemon=True)
         thread.start()
@@ -63,12 +68,20 @@ class Writer:
         self._thread = None
         return True
 
+    def settle(self, silent_s: float) -> bool:
+        """Wait until nothing is in flight; False when it has not moved on for `silent_s`."""
+        while not self.wait(max(0.0, self._moved_s + silent_s - time.monotonic())):
+            if time.monotonic() - self._moved_s >= silent_s:
+                return False
+        return True
+
     def cancel(self) -> None:
         """What is in flight, and all that comes later, is to be given up: see `cancelled`."""
         self._cancelled.set()
 
     def cancelled(self) -> bool:
-        """Whether to give up. What is written asks this between pieces."""
+        """Whether to give up. What is written asks this between pieces, which shows that it moves on."""
+        self._moved_s = time.monotonic()
         return self._cancelled.is_set()
 
     def _run(self, write: Callable[[], None]) -> None:

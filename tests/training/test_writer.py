@@ -64,6 +64,25 @@ def test_what_does_not_end_in_time_is_given_up(caplog: pytest.LogCaptureFixture)
     assert "not finished within 0 s and is discarded" in caplog.text
 
 
+def test_a_save_that_moves_on_is_waited_for_and_one_that_does_not_is_not() -> None:
+    """However long the first takes: between its pieces it asks whether it is still wanted."""
+    writer, gate = Writer(), Event()
+    assert writer.settle(0)
+
+    def write() -> None:
+        for _ in range(10):
+            gate.wait(0.05)
+            writer.cancelled()
+
+    writer.start(write)
+    assert writer.settle(0.4)
+    writer.start(partial(_wait_for, gate))
+    assert not writer.settle(0.05)
+    assert not writer.settle(0)
+    gate.set()
+    assert writer.settle(30)
+
+
 PROGRAM = """
 import sys, threading, time
 from functools import partial
