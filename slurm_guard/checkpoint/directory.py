@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -11,6 +12,9 @@ from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Directories
 from slurm_guard.model.limits import Settings
 
+_LOCAL = "local"
+"""The id of what runs in no job."""
+
 
 def plan_directories(environment: Mapping[str, str], working_directory: str = ".") -> Directories:
     """The checkpoint directories of the job with this environment. Both sides use it, so they agree.
@@ -18,7 +22,8 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     `SLURM_GUARD_RING_DIR` is the base of all rings of a user (default `/var/tmp/slurm-guard-USER`); the
     job's own directory `CLUSTER-JOBID` is put below it. `SLURM_GUARD_MILESTONE_DIR` is taken as it is;
     without it milestones are in `milestones` of the state directory (`SLURM_GUARD_STATE_DIR`, default
-    `slurm-guard/JOBID` under the submit directory). Outside a job the job id is `local`.
+    `slurm-guard/JOBID` under the submit directory). Outside a job the job id is `local`; where the base is the
+    default, the name then tells the working directory too: others of this user run elsewhere.
 
     >>> job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "USER": "ann", "SLURM_SUBMIT_DIR": "/h"}
     >>> plan_directories(job).ring, plan_directories(job).milestone
@@ -29,7 +34,11 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     user = (
         environment.get("SLURM_JOB_USER") or environment.get("USER") or environment.get("LOGNAME") or "user"
     )
-    base = environment.get("SLURM_GUARD_RING_DIR") or f"/var/tmp/slurm-guard-{user}"
+    base = environment.get("SLURM_GUARD_RING_DIR")
+    if job == _LOCAL and not base:
+        here = hashlib.blake2s(os.path.abspath(working_directory).encode(errors="replace"), digest_size=4)
+        cluster = f"{cluster}-{here.hexdigest()}"
+    base = base or f"/var/tmp/slurm-guard-{user}"
     state = plan_state_directory(environment, working_directory)
     milestone = environment.get("SLURM_GUARD_MILESTONE_DIR") or os.path.join(state, "milestones")
     ring = os.path.join(base, f"{cluster}-{job}")
@@ -65,7 +74,7 @@ def plan_environment(
 
 
 def _job(environment: Mapping[str, str]) -> str:
-    return environment.get("SLURM_JOB_ID") or "local"
+    return environment.get("SLURM_JOB_ID") or _LOCAL
 
 
 def make_private(directory: str) -> None:

@@ -278,6 +278,18 @@ def test_jobs_with_one_ring_directory_touch_nothing_of_each_other(tmp_path: Path
     assert [iterations(place(*job)) for job in jobs] == [[20, 25], [21, 31], [22, 32]]
 
 
+def test_trainings_without_a_job_are_told_by_where_they_run() -> None:
+    """Else one would resume from another's ring. Where a base is given, it is that of one training."""
+    user = {"USER": "ann"}
+    one, other = (plan_directories(user, place).ring for place in ("/home/ann/one", "/home/ann/other"))
+    assert os.path.dirname(one) == os.path.dirname(other) == "/var/tmp/slurm-guard-ann"
+    assert one != other
+    assert one.endswith("-local")
+    assert plan_directories(user, "/home/ann/other/../one").ring == one
+    assert plan_directories({**user, "SLURM_GUARD_RING_DIR": "/r"}, "/x").ring == "/r/cluster-local"
+    assert plan_directories({**user, "SLURM_JOB_ID": "7"}, "/x").ring == "/var/tmp/slurm-guard-ann/cluster-7"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory to another user needs root")
 @pytest.mark.parametrize("which", ["the ring", "its base", "a rank's"])
 def test_a_directory_of_another_user_is_neither_read_nor_written(tmp_path: Path, which: str) -> None:
