@@ -22,8 +22,8 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     `SLURM_GUARD_RING_DIR` is the base of all rings of a user (default `/var/tmp/slurm-guard-USER`); the
     job's own directory `CLUSTER-JOBID` is put below it. `SLURM_GUARD_MILESTONE_DIR` is taken as it is;
     without it milestones are in `milestones` of the state directory (`SLURM_GUARD_STATE_DIR`, default
-    `slurm-guard/JOBID` under the submit directory). Outside a job the job id is `local`; where the base is the
-    default, the name then tells the working directory too: others of this user run elsewhere.
+    `slurm-guard/JOBID` under the submit directory). Outside a job the job id is `local`, and where no base
+    is given the name then tells the working directory too: others of this user run elsewhere.
 
     >>> job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "USER": "ann", "SLURM_SUBMIT_DIR": "/h"}
     >>> plan_directories(job).ring, plan_directories(job).milestone
