@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -66,10 +67,11 @@ def test_newest_one_after_the_loss_went_bad(job: dict[str, str], tmp_path: Path)
 
 
 def test_hanging_storage(job: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest that never answers is left behind at the deadline."""
-    hanging = tmp_path / "state" / "milestones" / "iteration-0000000005"
-    hanging.mkdir(parents=True)
-    os.mkfifo(hanging / "MANIFEST.json")
+    """A child that it holds is left behind at the deadline."""
+    child = tmp_path / "python"
+    child.write_text("#!/bin/sh\nexec sleep 60\n")
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
     monkeypatch.setattr(front_resume, "_DEADLINE_S", 0.5)
     begin_s = time.monotonic()
     assert read_resume(job, ARGV) == Resume({})

@@ -33,7 +33,7 @@ def test_every_number_has_bounds_around_its_default(row: Field[Any]) -> None:
 def test_choices_hold_their_default() -> None:
     """A default that could not be chosen would be a trap."""
     chosen = [row for row in TABLE if row.metadata["choices"]]
-    assert [row.name for row in chosen] == ["recovery"]
+    assert [row.name for row in chosen] == ["resume_proof", "recovery"]
     assert all(row.default in row.metadata["choices"] for row in chosen)
 
 
