@@ -19,7 +19,7 @@ from slurm_guard.model.checkpoint import Stamp
 from slurm_guard.training import heartbeat
 from slurm_guard.training.resumption import say_resumed
 
-attempt = int(os.environ["SLURM_GUARD_ATTEMPT"])
+attempt = int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(os.environ["SLURM_GUARD_ATTEMPT"])
 told = os.environ.get("SLURM_GUARD_RESUME_FROM", "")
 begin = 0
 if told and sys.argv[1] != "ignores":
@@ -44,10 +44,11 @@ print("training finished", flush=True)
 _WRONG = "don't go on from those before it"
 
 
-def _run(cluster: RealCluster, what: str, proof: str) -> Finished:
+def _run(cluster: RealCluster, what: str, proof: str, recovery: str = "auto") -> Finished:
     (cluster.workdir / "train.py").write_text(_TRAIN)
-    guarded = f"--resumable --resume-proof {proof} {cluster.python} train.py {what}"
-    return wait_end(cluster, submit(cluster, guarded, "-N1", "-n1", "--mem=200"))
+    options = f"--resumable --resume-proof {proof} --recovery {recovery}"
+    guarded = f"{options} {cluster.python} train.py {what}"
+    return wait_end(cluster, submit(cluster, guarded, "-N1", "-n1", "--mem=200", "--requeue"))
 
 
 def test_iterations_from_elsewhere_are_said_at_once(cluster: RealCluster) -> None:
@@ -58,9 +59,10 @@ def test_iterations_from_elsewhere_are_said_at_once(cluster: RealCluster) -> Non
     assert _WRONG not in job.output
 
 
-def test_start_from_scratch_is_said_and_trains_on(cluster: RealCluster) -> None:
-    """One line to the user and one in the journal; the job is his."""
-    job = _run(cluster, "ignores", "observe")
+@pytest.mark.parametrize("recovery", ["restart", "requeue"])
+def test_start_from_scratch_is_said_and_trains_on(cluster: RealCluster, recovery: str) -> None:
+    """One line to the user and one in the journal; the job is his. Another guard knows what the first saw."""
+    job = _run(cluster, "ignores", "observe", recovery)
     assert job.state == "COMPLETED", job.output[-3000:]
     assert "attempt 1 begins at 0" in job.output
     said = [line for line in job.output.splitlines() if _WRONG in line]
