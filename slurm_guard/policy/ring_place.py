@@ -57,8 +57,10 @@ def _doubt(mount: Mount, mounts: Sequence[Mount], job_id: str) -> str:
             f"is in {mount.point}, which Slurm makes for each job (job_container/tmpfs) and empties at its"
             " end, also before a requeue"
         )
-    if mount.kind == "overlay" or (job_id and re.search(rf"/pyxis_{re.escape(job_id)}(\.|/|$)", mount.root)):
+    if job_id and re.search(rf"/pyxis_{re.escape(job_id)}(\.|/|$)", mount.root):
         return "is in the container's own file system, which is gone when the container ends"
+    if mount.kind == "overlay":
+        return "is on an overlay, as containers and diskless nodes have: it is gone when they end"
     if mount.kind in _MEMORY:
         return "is in memory: it takes the room of the training and is lost with the node's restart"
     if mount.kind in _NETWORK:

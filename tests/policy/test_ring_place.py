@@ -46,7 +46,7 @@ def test_any_release_and_any_base(root: str) -> None:
         ("2 1 0:9 / /local rw - nfs4 host:/x rw", "is on shared storage (nfs4)"),
         ("2 1 0:9 /a/b /local rw master:1 - lustre 10.0.0.1@tcp:/x rw", "is on shared storage (lustre)"),
         ("2 1 0:9 / /local rw - fuse.ceph-fuse ceph rw", "is on shared storage (fuse.ceph-fuse)"),
-        ("2 1 0:9 / / rw - overlay overlay rw", "is in the container's own file system"),
+        ("2 1 0:9 / / rw - overlay overlay rw", "is on an overlay"),
         ("2 1 8:1 /enroot/pyxis_7.0 / rw - ext4 /dev/sda1 rw", "is in the container's own file system"),
     ],
 )  # fmt: skip
