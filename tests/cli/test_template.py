@@ -29,13 +29,14 @@ CASES = {
         "guard_options": "--stall-s 300",
     },
     "torchrun-per-node": {"command": "train.py --lr 1e-3", "nodes": "2", "ranks_per_node": "2"},
+    "torchrun-per-node-notice": {"command": "train.py", "notice": "120"},
     "torchrun-per-node-spares": {"command": "train.py", "nodes": "2", "spares": "2", "cpus_per_node": "4"},
     "array": {"command": "python sweep.py", "array": "0-3%2"},
 }
 
 
 def template_of(case: str) -> str:
-    return case.removesuffix("-spares")
+    return case.removesuffix("-spares").removesuffix("-notice")
 
 
 @pytest.mark.parametrize("case", CASES)
