@@ -5,8 +5,8 @@ Each round does everything once, in turns. In seconds:
 `background` its writing, `raw` writing and syncing as many bytes; `dcp` what training waits for at an
 async_save of torch.distributed.checkpoint, `kept` the same with a stager that keeps its memory; `verify`
 reading all checksums, `load` torch.load, `resume` the guard's, `cold_load` and `cold_resume` the same from
-the disk; `quiet` an iteration of 50, `saving` the same with a ring save in them, `other` the same while another
-process writes and syncs as many bytes.
+the disk; `quiet` an iteration of 50, `saving` the same with a ring save in them, `other` the same while
+another process writes and syncs as many bytes.
 
 Once: `first` the wait of the first save, `extra_mb` and `dcp_mb` the most memory that a save took (resident,
 the state itself left out), `resume_mb` the same of a resume, `size_mb` the size of the file.
