@@ -7,17 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from slurm_guard.checkpoint.manifest import checkpoint_name, read_checkpoint, read_checkpoints
+from slurm_guard.checkpoint.bounded import SHARED_S, within
+from slurm_guard.checkpoint.manifest import checkpoint_name, read_checkpoint
+from slurm_guard.checkpoint.milestone import read_milestones
 from slurm_guard.checkpoint.refusal import read_refusals
 from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.checkpoint.ring import read_units, shard_directory
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, MisfitError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
 from slurm_guard.policy.restore import Key, choose_checkpoint, choose_common, describe_disagreement, key_of
 from slurm_guard.policy.trial import Trial, parse_trials
 from slurm_guard.policy.whole import Holding, Whole, gather_whole
 from slurm_guard.training.circle import Circle, Gather, gather
 from slurm_guard.training.loading import Damaged, Loaded
+from slurm_guard.training.wording import name_error
 
 Fetch = Callable[[Holding, str], str]
 """Bring a unit, of this name in every ring, from the node that holds it into our own; where it is now."""
@@ -139,8 +142,9 @@ def agree(
     rank must call this.
 
     Raises:
+        MisfitError: the newest good one is that of another training.
         CheckpointError: a directory was wished for and there is nothing at all to resume from; or the ranks
-            would resume from different checkpoints, which all of them then know.
+            would resume from different checkpoints. Whatever is raised, all of them then know.
     """
     own, skipped = _read_offer(directories, wish, circle)
     offers = gather(own) * (1 if circle.connected else circle.world_size)
@@ -221,19 +225,23 @@ class _Agreement:
     def _settle(self, chosen: Checkpoint, work: Callable[[], Result]) -> Result | None:
         """Do it, and hear from all others whether they could."""
         done: Result | None = None
-        trouble, bad = "", set[Unit]()
+        trouble, bad, misfit = "", set[Unit](), False
         try:
             done = work()
         except _Unusable as error:
             trouble, bad = str(error), {error.unit}
         except Exception as error:
-            trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        told: list[tuple[str, set[Unit]]] = self.gather((trouble, bad))
-        troubles = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(told) if text]
+            misfit = isinstance(error, MisfitError)
+            said = name_error(error)
+            trouble = said if isinstance(error, CheckpointError) else f"{type(error).__name__}: {said}"
+        told: list[tuple[str, set[Unit], bool]] = self.gather((trouble, bad, misfit))
+        troubles = [f"rank {rank}: {text}" for rank, (text, _, _) in enumerate(told) if text]
         if not troubles:
             return done
+        if any(misfit for _, _, misfit in told):
+            raise MisfitError(f"{chosen.directory} does not fit this training: {troubles[0]}")
         self.skipped += (Skipped(chosen.directory, troubles[0]),)
-        dropped = set[Unit]().union(*(units for _, units in told))
+        dropped = set[Unit]().union(*(units for _, units, _ in told))
         left = tuple(h for h in self.holdings if _name_unit(h) not in dropped)
         if left == self.holdings:
             self.refused[chosen] = troubles[0]
@@ -245,7 +253,8 @@ class _Agreement:
         for held in needed:
             mine = held[0].unit.rank is not None or self.circle.first
             if mine and self._find(held) is None:
-                self._fetch(held[self.circle.rank % len(held)])
+                nodes = list(dict.fromkeys(self.circle.nodes))
+                self._fetch(held[nodes.index(self.circle.node) % len(held)])
         return True
 
     def _fetch(self, holder: Holding) -> None:
@@ -299,20 +308,27 @@ def _name_unit(holding: Holding) -> Unit:
     return holding.node, holding.unit.iteration, holding.unit.fork, holding.unit.rank
 
 
+def _look(directory: str) -> Checkpoint | Skipped:
+    try:
+        return within(SHARED_S, f"the checkpoint {directory}", lambda: read_checkpoint(directory))
+    except CheckpointError as error:
+        return Skipped(directory, str(error))
+
+
 def _read_offer(directories: Directories, wish: Wish, circle: Circle) -> tuple[_Offer, tuple[Skipped, ...]]:
     units: tuple[Checkpoint, ...] = ()
     milestones, rescued = units, units
     skipped: tuple[Skipped, ...] = ()
     if circle.first or not circle.connected:
         units, ring_skipped = read_units(directories.ring)
-        milestones, skipped = read_checkpoints(directories.milestone)
+        milestones, skipped = read_milestones(directories.milestone)
         skipped = ring_skipped + skipped
     if (circle.rank == 0 or not circle.connected) and directories.rescue:
         rescued, rescue_skipped = read_units(directories.rescue)
         skipped += rescue_skipped
     wished = None
     if wish.directory:
-        found = read_checkpoint(os.path.abspath(wish.directory))
+        found = _look(os.path.abspath(wish.directory))
         wished, skipped = (None, (found, *skipped)) if isinstance(found, Skipped) else (found, skipped)
     holdings = (
         *(Holding(circle.node, unit) for unit in units),

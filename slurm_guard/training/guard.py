@@ -178,11 +178,12 @@ class Guard:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
             note_refusals(self._directories, agreed.refused)
         found = agreed.checkpoint
-        if found is None or agreed.loaded is None:
-            say_resumed(None)
-            return None
-        self._apply(agreed.loaded)
+        if agreed.loaded is not None:
+            self._apply(agreed.loaded)
         say_resumed(found)
+        self._pace.begin(nodes=len(set(circle.nodes)), judge=circle.rank == 0 or not circle.connected)
+        if found is None:
+            return None
         return ResumePoint(found.iteration, found.epoch, found.kind.value, found)
 
     def _meet(self) -> Circle:
@@ -195,7 +196,6 @@ class Guard:
         if circle.rank == 0:
             clean_milestones(self._directories.milestone)
         self._saver.circle, self._pid = circle, os.getpid()
-        self._pace.begin(nodes=len(set(circle.nodes)), judge=circle.rank == 0 or not circle.connected)
         gather(None)  # nobody reads a ring that is still being cleaned
         return circle
 

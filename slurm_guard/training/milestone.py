@@ -17,6 +17,7 @@ from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Part, Stamp
 from slurm_guard.policy.retention import Retention
 from slurm_guard.training.circle import Circle
+from slurm_guard.training.meeting import meet_about
 from slurm_guard.training.resharding import write_dcp
 from slurm_guard.training.shard import stage_shard
 from slurm_guard.training.snapshot import Snapshot
@@ -57,27 +58,21 @@ class MilestoneSave:
             self._write_together(path, snapshot, lambda _: [])
 
     def _gather_alone(self, stamp: Stamp, snapshot: Snapshot) -> tuple[bool, dict[int, dict[str, Any]]]:
-        """Whether all of it is finite, and at rank 0 what each rank alone holds.
+        """Whether all of it is finite, and what each rank alone holds.
 
         Where ranks are gone, a replica is worth saving without them.
         """
         own = {"own": snapshot.own, "random": snapshot.random}
         if self.circle.group is None:
             return stamp.finite, {self.circle.rank: own}
-        import torch.distributed as dist
-
-        is_first = self.circle.rank == 0
-        told: list[Any] | None = [None] * self.circle.world_size if is_first else None
         try:
-            dist.gather_object((stamp.finite, own), told, dst=0, group=self.circle.group)
+            told = meet_about(stamp.iteration, (stamp.finite, own), self.circle.group)
         except Exception as error:
-            if snapshot.sharded or not is_first:
+            if snapshot.sharded or self.circle.rank != 0:
                 raise
             _log.warning(
                 "slurm-guard: milestone %d without what other ranks hold: %s", stamp.iteration, error
             )
-            return stamp.finite, {}
-        if told is None:
             return stamp.finite, {}
         return all(finite for finite, _ in told), {rank: small for rank, (_, small) in enumerate(told)}
 

@@ -7,43 +7,46 @@ from typing import Any
 
 from slurm_guard.checkpoint.held import held
 from slurm_guard.checkpoint.reader import PartReader
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import DamagedError
 from slurm_guard.model.checkpoint import Checkpoint
 from slurm_guard.training.state import STATE
 
 
-def read_verified(checkpoint: Checkpoint, name: str = STATE) -> tuple[dict[str, Any], str]:
-    """What torch loads from this part, on the CPU, and why it is not to be used: empty when it is good.
+def read_verified(checkpoint: Checkpoint, name: str = STATE) -> dict[Any, Any]:
+    """What torch loads from this part, on the CPU. What is returned is what was hashed.
 
-    What is returned is what was hashed. It takes the memory of the state once, and 32 MiB. Other parts are
-    not looked at. No code in the file is run. Never raises for what is wrong with the file.
+    It takes the memory of the state once, and 32 MiB. Other parts are not looked at. No code in the file is
+    run.
+
+    Raises:
+        DamagedError: these are not the bytes that were written, or they cannot be read.
+        Exception: whatever torch makes of those that were, where they are not its own.
     """
-    import torch
-
     part = next((part for part in checkpoint.parts if part.name == name), None)
     if part is None:
-        return {}, f"its manifest has no {name}"
+        raise DamagedError(f"its manifest has no {name}")
     try:
         with (
             held(os.open(os.path.join(checkpoint.directory, name), os.O_RDONLY)) as descriptor,
             PartReader(descriptor, part.size, part.checksum.partition(":")[0]) as reader,
         ):
-            saved, trouble = {}, ""
-            try:
-                saved = torch.load(reader, map_location="cpu", weights_only=True)
-            except Exception as error:  # whatever torch makes of a file that is not its own
-                trouble = _first_line(error)
+            saved, trouble = _load(reader)
             if reader.error is not None:
                 raise reader.error
             if reader.checksum() != part.checksum:
-                return {}, f"{name} does not have its checksum: its bytes have changed"
-    except CheckpointError as error:
-        return {}, str(error)
+                raise DamagedError(f"{name} does not have its checksum: its bytes have changed")
     except OSError as error:
-        return {}, f"{name} cannot be read: {error.strerror or error}"
-    return saved, trouble
+        raise DamagedError(f"{name} cannot be read: {error.strerror or error}") from error
+    if trouble is not None:
+        raise trouble
+    return saved
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+def _load(reader: PartReader) -> tuple[dict[Any, Any], Exception | None]:
+    """What torch makes of the file: it may only be believed once all of it is hashed."""
+    import torch
+
+    try:
+        return torch.load(reader, map_location="cpu", weights_only=True), None
+    except Exception as error:
+        return {}, error

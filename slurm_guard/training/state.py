@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from slurm_guard.checkpoint.part import write_part
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, MisfitError
 from slurm_guard.model.checkpoint import Part
+from slurm_guard.training.wording import name_error
 
 STATE = "state.pt"
 RANKS = "ranks.pt"
@@ -51,7 +52,8 @@ def write_state(
             path, map_location="cpu", weights_only=True, mmap=True
         )  # structure only; tensors stay on disk
     except Exception as error:
-        raise CheckpointError(f"the state cannot be loaded safely (weights_only=True): {error}") from error
+        why = name_error(error)
+        raise CheckpointError(f"the state cannot be loaded safely (weights_only=True): {why}") from error
     return part
 
 
@@ -70,10 +72,10 @@ def apply_state(state: MutableMapping[str, Any], saved: Mapping[str, Any]) -> No
     """Put the saved state into the objects of `state`; plain values are replaced in the mapping.
 
     Raises:
-        CheckpointError: the names differ, or an object refuses what was saved for it.
+        MisfitError: the names differ, or an object refuses what was saved for it.
     """
     if state.keys() != saved.keys():
-        raise CheckpointError(f"the checkpoint holds {sorted(saved)}, the training has {sorted(state)}")
+        raise MisfitError(f"the checkpoint holds {sorted(saved)}, the training has {sorted(state)}")
     for name, value in list(state.items()):
         if not hasattr(value, "load_state_dict"):
             state[name] = saved[name]
@@ -81,7 +83,7 @@ def apply_state(state: MutableMapping[str, Any], saved: Mapping[str, Any]) -> No
         try:
             value.load_state_dict(saved[name])
         except Exception as error:
-            raise CheckpointError(f"{name} refuses its saved state: {error}") from error
+            raise MisfitError(f"{name} refuses its saved state: {error}") from error
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -1,6 +1,7 @@
 """Starts real ranks of the example fast: torch is loaded once, then every rank is a fork.
 
-One JSON object a line comes in (`ranks`: environment and output file of each; `argv`; `limit_s`), one
+One JSON object a line comes in (`ranks`: environment and output file of each; `argv`; `limit_s`; `until`,
+a word in the first rank's output at which the limit is reached), one
 goes out: exit code (negative for a signal) or state letter of each rank at the limit.
 """
 
@@ -41,11 +42,13 @@ def start(rank: dict[str, Any], argv: list[str]) -> int:
         os._exit(code)
 
 
-def finish(pids: list[int], limit_s: float) -> list[int | str]:
-    """Wait for all until the limit, then kill what is left."""
+def finish(pids: list[int], limit_s: float, output: Path, until: str) -> list[int | str]:
+    """Wait for all until the limit or the word, then kill what is left."""
     ends: dict[int, int | str] = {}
     deadline = time.monotonic() + limit_s
     while len(ends) < len(pids) and time.monotonic() < deadline:
+        if until and output.exists() and until in output.read_text():
+            break
         for pid in set(pids) - ends.keys():
             gone, status = os.waitpid(pid, os.WNOHANG)
             if gone:
@@ -70,7 +73,8 @@ def serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         pids = [start(rank, order["argv"]) for rank in order["ranks"]]
-        print(json.dumps(finish(pids, order["limit_s"])), flush=True)
+        output = Path(order["ranks"][0]["output"])
+        print(json.dumps(finish(pids, order["limit_s"], output, order["until"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import write_unit
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, MisfitError
 from slurm_guard.model.checkpoint import Directories, Stamp
 from slurm_guard.training.agreement import Agreed, Wish, agree, parse_wish
 from slurm_guard.training.circle import Circle
@@ -45,7 +45,7 @@ def agree_all(root: Path, wish: Wish | tuple[Wish, ...] = Wish()) -> list[Agreed
 
         directories = Directories(str(root / str(rank) / "ring"), str(root / "milestones"))
         circle = Circle(rank, tuple(f"n{number}" for number in range(RANKS)))
-        return agree(directories, own, circle, Loader({}, rank, RANKS), gather=gather)
+        return agree(directories, own, circle, Loader({"at": 0}, rank, RANKS), gather=gather)
 
     with ThreadPoolExecutor(RANKS) as pool:
         return [future.result() for future in [pool.submit(one, rank) for rank in range(RANKS)]]
@@ -139,3 +139,13 @@ def test_nothing_newer_than_the_wish_is_taken(tmp_path: Path) -> None:
         save(tmp_path, rank, 10)
         save(tmp_path, rank, 20)
     assert restored(agree_all(tmp_path, Wish(newest=10))) == {(10, 10)}
+
+
+def test_a_checkpoint_of_another_training_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+    """Older ones would fit no better, and to begin from scratch is not what anybody meant."""
+    write_milestone(str(tmp_path / "m"), Stamp(15), lambda path: [write_state({"other": 15}, path)])
+    directories = Directories(str(tmp_path / "ring"), str(tmp_path / "m"))
+    with pytest.raises(
+        MisfitError, match=r"rank 0: the checkpoint holds \['other'\], the training has \['at'\]"
+    ):
+        agree(directories, Wish(), Circle(), Loader({"at": 0}, 0, 1))

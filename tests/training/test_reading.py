@@ -12,6 +12,7 @@ import pytest
 
 from slurm_guard.checkpoint import reader
 from slurm_guard.checkpoint.part import write_part
+from slurm_guard.errors import CheckpointError, DamagedError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part
 from slurm_guard.training.reading import read_verified
 from slurm_guard.training.state import write_state
@@ -19,6 +20,12 @@ from slurm_guard.training.state import write_state
 
 def checkpoint_of(directory: Path, part: Part) -> Checkpoint:
     return Checkpoint(CheckpointKind.RING, str(directory), 1, None, None, True, 1, 0.0, (part,), "f")
+
+
+def damage_of(checkpoint: Checkpoint, name: str = "state.pt") -> str:
+    with pytest.raises(DamagedError) as raised:
+        read_verified(checkpoint, name)
+    return str(raised.value)
 
 
 @pytest.fixture
@@ -51,8 +58,7 @@ def test_what_was_saved_is_loaded_and_every_byte_read_once(
         return sizes[-1]
 
     monkeypatch.setattr(reader, "_read", count)
-    found, trouble = read_verified(written)
-    assert trouble == ""
+    found = read_verified(written)
     assert str(found) == str(saved)
     assert all(torch.equal(found["model"][name], tensor) for name, tensor in saved["model"].items())
     assert found["model"]["long"].data_ptr() == found["model"]["tied"].data_ptr()
@@ -66,16 +72,16 @@ def test_a_bit_that_changed_anywhere_is_found(written: Checkpoint, where: float)
     content = bytearray(path.read_bytes())
     content[int(where * (len(content) - 1))] ^= 4
     path.write_bytes(content)
-    assert read_verified(written) == ({}, "state.pt does not have its checksum: its bytes have changed")
+    assert damage_of(written) == "state.pt does not have its checksum: its bytes have changed"
 
 
 def test_a_cut_file_is_not_loaded(written: Checkpoint) -> None:
     """Also where the part that torch needs first is there."""
     path = Path(written.directory, "state.pt")
     os.truncate(path, written.parts[0].size - 1)
-    assert read_verified(written) == ({}, "state.pt does not have its checksum: its bytes have changed")
+    assert damage_of(written) == "state.pt does not have its checksum: its bytes have changed"
     path.unlink()
-    assert read_verified(written) == ({}, "state.pt cannot be read: No such file or directory")
+    assert damage_of(written) == "state.pt cannot be read: No such file or directory"
 
 
 def test_a_disk_that_fails_is_said_by_its_own_word(
@@ -87,7 +93,7 @@ def test_a_disk_that_fails_is_said_by_its_own_word(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(reader, "_read", fail)
-    assert read_verified(written) == ({}, "state.pt cannot be read: Input/output error")
+    assert damage_of(written) == "state.pt cannot be read: Input/output error"
 
 
 def test_what_torch_refuses_is_refused(tmp_path: Path) -> None:
@@ -99,16 +105,17 @@ def test_what_torch_refuses_is_refused(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "exploded"),)
 
     part = write_part(str(tmp_path), "state.pt", lambda file: torch.save({"bomb": Bomb()}, file))
-    found, trouble = read_verified(checkpoint_of(tmp_path, part))
-    assert found == {}
-    assert "UnpicklingError: Weights only load failed" in trouble
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        read_verified(checkpoint_of(tmp_path, part))
     assert not (tmp_path / "exploded").exists()
     other = write_part(str(tmp_path), "other.pt", lambda file: pickle.dump([1], file, 2))
-    assert "Invalid magic number" in read_verified(checkpoint_of(tmp_path, other), "other.pt")[1]
+    with pytest.raises(Exception, match="Invalid magic number"):
+        read_verified(checkpoint_of(tmp_path, other), "other.pt")
 
 
 def test_a_part_or_a_checksum_that_is_not_known_is_said(written: Checkpoint) -> None:
     """A manifest of a newer slurm-guard, or one without this part."""
     odd = replace(written, parts=(replace(written.parts[0], checksum="crc:1"),))
-    assert "crc is a kind of checksum" in read_verified(odd)[1]
-    assert read_verified(written, "none.pt") == ({}, "its manifest has no none.pt")
+    with pytest.raises(CheckpointError, match="crc is a kind of checksum"):
+        read_verified(odd)
+    assert damage_of(written, "none.pt") == "its manifest has no none.pt"
