@@ -137,7 +137,7 @@ def draw(first: Run, second: Run) -> str:
     cross = f"M{x - 6:.1f} {y - 6:.1f}l12 12m0 -12l-12 12"
     lines.append(f'<path d="{cross}" stroke="{FAULT}" stroke-width="2.5"/>')
     lines.append(word(x, y - 14, f"crash in iteration {crash + 1}", f'text-anchor="end" fill="{FAULT}"'))
-    lines.append(word(x + 12, at(0, again)[1] + 20, f"from the ring: {shift} iterations again"))
+    lines.append(word(x + 12, at(0, again)[1] + 20, f"{shift} iterations again", f'fill="{RING}"'))
     lines.append(
         word(x + 12, at(0, last)[1] + 18, f"from the milestone it would be {crash - last}", f'fill="{GHOST}"')
     )

@@ -12,7 +12,7 @@ import typer
 
 from slurm_guard.checkpoint.choice import find_resume
 from slurm_guard.checkpoint.foreign import Naming, parse_naming
-from slurm_guard.cli.checkpoint_bytes import verify_entries
+from slurm_guard.cli.checkpoint_bytes import GONE, verify_entries
 from slurm_guard.cli.checkpoint_entry import Entry, compose_entries, dump, show_size, to_json
 from slurm_guard.cli.checkpoint_past import own_directories, own_trials
 from slurm_guard.cli.checkpoint_place import Place, find_newest, group, look, newest_first
@@ -124,18 +124,13 @@ def verify(
     places = look(directories, parse_naming(pattern, marker))
     entries, problems = newest_first(places), _problems(places)
     read = list(zip(entries, verify_entries(entries), strict=True))
-    rows = [
-        {
-            "directory": entry.directory,
-            "good": not faults,
-            "reason": next(iter(faults.values()), entry.doubt),
-            "size": entry.size,
-            "bad": [{"directory": directory, "reason": fault} for directory, fault in faults.items()],
-        }
-        for entry, faults in read
-    ]
+    rows = []
+    for entry, faults in read:
+        bad = [Skipped(directory, fault) for directory, fault in faults.items() if fault != GONE]
+        row = {"directory": entry.directory, "good": not bad, "reason": bad[0].reason if bad else entry.doubt}
+        rows.append(row | {"size": entry.size, "bad": [asdict(one) for one in bad]})
     body = {"checkpoints": rows, "skipped": [asdict(bad) for bad in problems]}
-    is_bad = any(faults for _, faults in read)
+    is_bad = not all(row["good"] for row in rows)
     lines = [plain(line) for entry, faults in read for line in _compose_verdict(entry, faults)]
     _answer(as_json, body, lines, _tell(places, problems), failed=is_bad or bool(problems) or not entries)
 
@@ -264,7 +259,8 @@ def _choose_own(places: Sequence[Place]) -> tuple[dict[str, Any] | None, str, li
 
 def _compose_verdict(entry: Entry, faults: dict[str, str]) -> list[str]:
     if faults:
-        return [f"bad   {directory}: {fault}" for directory, fault in faults.items()]
+        words = {True: "gone", False: "bad "}
+        return [f"{words[fault == GONE]}  {directory}: {fault}" for directory, fault in faults.items()]
     note = ", ".join(filter(None, (entry.lack, entry.doubt)))
     return [f"good  {entry.directory}{_size(entry.size)}" + (f": {note}" if note else "")]
 

@@ -19,6 +19,9 @@ from slurm_guard.model.checkpoint import Checkpoint
 READERS = 4
 """Files that are read at the same time: what a disk can use, and shared storage does not mind."""
 
+GONE = "it is no longer there: a training that runs drops its oldest"
+"""The fault of one that was there when it was looked for."""
+
 _Advance = Callable[[int], object]
 _Read = Callable[[_Advance], str]
 
@@ -66,7 +69,7 @@ def _list_files(number: int, entry: Entry) -> Iterator[_File]:
 def _part_reader(checkpoint: Checkpoint) -> _Read:
     def read(advance: _Advance) -> str:
         bad = verify_checkpoint(checkpoint, lambda size: _ignore(advance(size)))
-        return bad.reason if bad else ""
+        return "" if not bad else bad.reason if os.path.isdir(checkpoint.directory) else GONE
 
     return read
 

@@ -24,8 +24,21 @@ _JOURNAL = "journal.jsonl"
 
 
 def own_directories() -> Directories:
-    """Those of the job around."""
-    return plan_directories(os.environ, os.getcwd())
+    """Those of the job around.
+
+    A step from outside of the job (`srun --jobid`) is not told the cluster, which is in the ring's name:
+    there it is the one of this job.
+    """
+    planned = plan_directories(os.environ, os.getcwd())
+    job = os.environ.get("SLURM_JOB_ID")
+    if not job or os.environ.get("SLURM_CLUSTER_NAME"):
+        return planned
+    base = os.path.dirname(planned.ring)
+    with suppress(OSError):
+        names = [name for name in os.listdir(base) if name.endswith(f"-{job}")]
+        if len(names) == 1:
+            return replace(planned, ring=os.path.join(base, names[0]))
+    return planned
 
 
 def own_trials() -> tuple[Trial, ...]:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from slurm_guard.checkpoint.manifest import read_checkpoint
+from slurm_guard.checkpoint.manifest import read_checkpoint, verify_checkpoint
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.rescue import rescue_unit
 from slurm_guard.checkpoint.ring import write_unit
+from slurm_guard.cli import checkpoint_bytes
 from slurm_guard.cli.checkpoint import app
-from slurm_guard.model.checkpoint import Checkpoint, Stamp
+from slurm_guard.model.checkpoint import Checkpoint, Skipped, Stamp
 
 WORLD = 4
 
@@ -139,6 +140,22 @@ def test_a_damaged_copy_is_bad_and_the_other_copy_is_good(tmp_path: Path) -> Non
     assert call("latest", *rings)[1] == [f"{rings[0]}/rank-00000/iteration-0000000010"]
 
 
+def test_what_a_running_training_drops_meanwhile_is_not_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when it was looked for, and the ring went on."""
+    replicated(tmp_path, 10, (0,))
+
+    def drop(checkpoint: Checkpoint, advance: Any = None) -> Skipped | None:
+        if checkpoint.rank is None:
+            shutil.rmtree(checkpoint.directory)
+        return verify_checkpoint(checkpoint)
+
+    monkeypatch.setattr(checkpoint_bytes, "verify_checkpoint", drop)
+    code, lines, _ = call("verify", str(tmp_path))
+    assert (code, lines) == (0, [f"gone  {tmp_path}/iteration-0000000010: {checkpoint_bytes.GONE}"])
+
+
 def test_show_lists_the_units_and_their_files(tmp_path: Path) -> None:
     """What it needs, and where each unit is."""
     replica, shard = replicated(tmp_path, 10, (3,), shards=WORLD)
@@ -232,6 +249,14 @@ def test_in_a_job_what_was_rescued_counts(job: Path) -> None:
     assert (found["state"], len(found["units"])) == ("whole", 6)
     shutil.rmtree(job / "ring")
     assert call("latest")[0] == 0
+
+
+def test_a_step_from_outside_of_the_job_finds_its_ring(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`srun --jobid=7 slurm-guard checkpoint list`: Slurm doesn't say there what the cluster is called."""
+    (made,) = sharded(job / "ring" / "c-7", 10, (0,))
+    sharded(job / "ring" / "c-17", 20, (0,))
+    monkeypatch.delenv("SLURM_CLUSTER_NAME")
+    assert call("latest")[1] == [made.directory]
 
 
 def units(*rings: str) -> list[str]:
