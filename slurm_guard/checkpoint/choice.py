@@ -105,4 +105,9 @@ def _choose(
 
 
 def _find_damage(units: Iterable[Checkpoint]) -> Skipped | None:
-    return next((damage for unit in units if (damage := verify_checkpoint(unit))), None)
+    """What is wrong where of the replica, or of a shard, no copy is good."""
+    damages: dict[int | None, Skipped | None] = {}
+    for unit in units:
+        if damages.get(unit.rank, unit) is not None:
+            damages[unit.rank] = verify_checkpoint(unit)
+    return next(filter(None, damages.values()), None)

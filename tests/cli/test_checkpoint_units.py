@@ -247,6 +247,8 @@ def test_in_a_job_what_was_rescued_counts(job: Path) -> None:
         rescue_unit(unit, str(job / "state" / "rescue"), lambda _: None)
     (found,) = ask("list")["checkpoints"]
     assert (found["state"], len(found["units"])) == ("whole", 6)
+    damage(kept[0].directory)
+    assert ask("latest")["resume_from"] == "ring:10"
     shutil.rmtree(job / "ring")
     assert call("latest")[0] == 0
 
