@@ -36,7 +36,7 @@ Unit = tuple[str, int, str, "int | None"]
 class Load(Protocol):
     """`training.loading.Loader`."""
 
-    def load_ring(self, replica: str, shard: str, *, verify: bool) -> Loaded:
+    def load_ring(self, replica: str, shard: str) -> Loaded:
         """What the directories hold."""
 
     def load_milestone(self, directory: str) -> Loaded:
@@ -275,7 +275,7 @@ class _Agreement:
         )
         places = [self._locate(holding) if holding else "" for holding in (replica, shard)]
         try:
-            return self.load.load_ring(places[0], places[1], verify=self.circle.first)
+            return self.load.load_ring(places[0], places[1])
         except Damaged as error:
             bad = replica if replica and error.directory == places[0] else shard
             assert bad

@@ -13,7 +13,7 @@ from slurm_guard.training.reading import read_verified
 from slurm_guard.training.resharding import read_dcp
 from slurm_guard.training.shard import join_shards
 from slurm_guard.training.snapshot import parse_shard
-from slurm_guard.training.state import RANKS, STATE, read_state
+from slurm_guard.training.state import RANKS, STATE
 
 
 class Damaged(DamagedError):
@@ -41,38 +41,36 @@ class Loader:
         self._rank = rank
         self._world_size = world_size
 
-    def load_ring(self, replica: str, shard: str, *, verify: bool) -> Loaded:
+    def load_ring(self, replica: str, shard: str) -> Loaded:
         """What the directories of a replica and of our shard hold; an empty name is for none.
-
-        The shard is always verified, the replica with `verify`: once a node is enough.
 
         Raises:
             Damaged: one of them is not what was written.
             CheckpointError: the state does not fit.
             Exception: whatever torch makes of a file that is not its own.
         """
-        held = _read(_look(shard), STATE, verify=True) if shard else {}
+        held = _read(_look(shard), STATE) if shard else {}
         own, random = parse_shard(held) if shard else (None, None)
         if replica:
-            return Loaded(_read(_look(replica), STATE, verify=verify), own, random)
+            return Loaded(_read(_look(replica), STATE), own, random)
         return Loaded(join_shards(self._state, held["whole"], held["local"]), own, random)
 
     def load_milestone(self, directory: str) -> Loaded:
         """What a milestone holds for this rank. What one rank alone held is for as many ranks only.
 
-        Each rank verifies its share of the files: together they read every byte once.
+        Of the files with sharded tensors each rank verifies its share: together they read every byte once.
 
         Raises as `load_ring` does.
         """
         found = _look(directory)
-        share = found.parts[self._rank :: self._world_size]
-        if damage := verify_checkpoint(replace(found, parts=tuple(p for p in share if p.name != STATE))):
+        sharded = [part for part in found.parts if part.name not in (STATE, RANKS)]
+        share = replace(found, parts=tuple(sharded[self._rank :: self._world_size]))
+        if damage := verify_checkpoint(share):
             raise Damaged(directory, damage.reason)
-        whole = _read(found, STATE, verify=any(part.name == STATE for part in share))
         own = random = None
         if found.world_size == self._world_size and any(part.name == RANKS for part in found.parts):
-            own, random = parse_shard(read_state(directory, RANKS)[self._rank])
-        return Loaded(read_dcp(directory, self._state, whole), own, random)
+            own, random = parse_shard(_read(found, RANKS)[self._rank])
+        return Loaded(read_dcp(directory, self._state, _read(found, STATE)), own, random)
 
 
 def _look(directory: str) -> Checkpoint:
@@ -82,9 +80,7 @@ def _look(directory: str) -> Checkpoint:
     return found
 
 
-def _read(found: Checkpoint, name: str, *, verify: bool) -> dict[Any, Any]:
-    if not verify:
-        return read_state(found.directory, name)
+def _read(found: Checkpoint, name: str) -> dict[Any, Any]:
     try:
         return read_verified(found, name)
     except DamagedError as error:
