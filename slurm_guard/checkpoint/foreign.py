@@ -19,7 +19,7 @@ from slurm_guard.checkpoint.layout import (
     judge_lightning,
     judge_trainer,
 )
-from slurm_guard.checkpoint.manifest import MANIFEST
+from slurm_guard.checkpoint.schema import MANIFEST
 from slurm_guard.errors import UsageError
 from slurm_guard.model.checkpoint import Skipped
 

@@ -13,17 +13,11 @@ from collections.abc import Callable, Iterator
 
 from slurm_guard.checkpoint.directory import distrust
 from slurm_guard.checkpoint.held import held
-from slurm_guard.checkpoint.manifest import (
-    MANIFEST,
-    MANIFEST_LIMIT,
-    checkpoint_name,
-    copy_checkpoint,
-    read_checkpoint,
-    verify_checkpoint,
-)
+from slurm_guard.checkpoint.manifest import copy_checkpoint, read_checkpoint, verify_checkpoint
 from slurm_guard.checkpoint.part import PIECE, XXH3, PartFile, read_checksum, write_part
 from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.checkpoint.ring import shard_directory
+from slurm_guard.checkpoint.schema import MANIFEST, MANIFEST_LIMIT, checkpoint_name
 from slurm_guard.errors import CheckpointError, DamagedError
 from slurm_guard.model.checkpoint import Checkpoint, Part, Skipped
 

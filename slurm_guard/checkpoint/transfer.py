@@ -16,16 +16,10 @@ from dataclasses import dataclass
 
 from slurm_guard.checkpoint.directory import distrust, make_private
 from slurm_guard.checkpoint.held import held
-from slurm_guard.checkpoint.manifest import (
-    MANIFEST,
-    MANIFEST_LIMIT,
-    checkpoint_name,
-    copy_checkpoint,
-    find_same,
-    parse_manifest,
-)
+from slurm_guard.checkpoint.manifest import copy_checkpoint, find_same
 from slurm_guard.checkpoint.part import PIECE, XXH3, PartFile, read_checksum, write_part
 from slurm_guard.checkpoint.ring import shard_directory
+from slurm_guard.checkpoint.schema import MANIFEST, MANIFEST_LIMIT, checkpoint_name, parse_manifest
 from slurm_guard.checkpoint.wire import Wire
 from slurm_guard.errors import CheckpointError, PeerError
 from slurm_guard.model.checkpoint import Checkpoint, Part

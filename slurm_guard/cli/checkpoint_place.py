@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_guard.checkpoint.foreign import Foreign, Naming, find_foreign, read_foreign
-from slurm_guard.checkpoint.manifest import MANIFEST, read_checkpoint, read_checkpoints
+from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints
 from slurm_guard.checkpoint.milestone import read_milestones
 from slurm_guard.checkpoint.ring import read_units
+from slurm_guard.checkpoint.schema import MANIFEST
 from slurm_guard.cli.checkpoint_entry import OWN, Entry, Row, enter, enter_moments, rank_entry
 from slurm_guard.cli.checkpoint_past import Doubt, own_directories, read_past
 from slurm_guard.errors import UsageError

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Union, get_args
 
-from slurm_guard.checkpoint.manifest import checkpoint_name
 from slurm_guard.checkpoint.ring import shard_directory
+from slurm_guard.checkpoint.schema import checkpoint_name
 from slurm_guard.job.inquiry import Post
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped
 from slurm_guard.model.order import Order, Report

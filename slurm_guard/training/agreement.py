@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from slurm_guard.checkpoint.bounded import SHARED_S, within
-from slurm_guard.checkpoint.manifest import checkpoint_name, read_checkpoint
+from slurm_guard.checkpoint.manifest import read_checkpoint
 from slurm_guard.checkpoint.milestone import read_milestones
 from slurm_guard.checkpoint.refusal import read_refusals
 from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.checkpoint.ring import read_units, shard_directory
+from slurm_guard.checkpoint.schema import checkpoint_name
 from slurm_guard.errors import CheckpointError, MisfitError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Skipped
 from slurm_guard.policy.restore import Key, choose_checkpoint, choose_common, describe_disagreement, key_of

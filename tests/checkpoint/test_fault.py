@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from slurm_guard.checkpoint import manifest
+from slurm_guard.checkpoint import schema
 from slurm_guard.checkpoint.bounded import within
 from slurm_guard.checkpoint.choice import find_resume
 from slurm_guard.checkpoint.directory import plan_directories
-from slurm_guard.checkpoint.manifest import MANIFEST, checkpoint_name, read_checkpoint, verify_checkpoint
+from slurm_guard.checkpoint.manifest import read_checkpoint, verify_checkpoint
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.ring import clean_ring, read_units, shard_directory, write_unit
+from slurm_guard.checkpoint.schema import MANIFEST, checkpoint_name
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Skipped, Stamp
 
@@ -54,7 +55,7 @@ def sign(directory: Path, **changes: Any) -> None:
     body = json.loads((directory / MANIFEST).read_text())
     del body["checksum"]
     body |= changes
-    (directory / MANIFEST).write_text(json.dumps({**body, "checksum": manifest._body_checksum(body)}))
+    (directory / MANIFEST).write_text(json.dumps({**body, "checksum": schema._body_checksum(body)}))
 
 
 def exchange(one: Path, other: Path) -> None:

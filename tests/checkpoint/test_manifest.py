@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from slurm_guard.checkpoint.manifest import (
-    MANIFEST,
-    checkpoint_name,
     read_checkpoint,
     read_checkpoints,
     remove_stale,
@@ -23,6 +21,7 @@ from slurm_guard.checkpoint.manifest import (
     write_checkpoint,
 )
 from slurm_guard.checkpoint.part import PIECE, PartFile, read_checksum, write_part
+from slurm_guard.checkpoint.schema import MANIFEST, checkpoint_name
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped, Stamp
 
@@ -258,12 +257,12 @@ def _fill(file: PartFile, text: bytes) -> None:
 
 
 def _change_manifest(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    from slurm_guard.checkpoint import manifest
+    from slurm_guard.checkpoint import schema
 
     body = json.loads((directory / MANIFEST).read_text())
     del body["checksum"]
     change(body)
-    text = json.dumps({**body, "checksum": manifest._body_checksum(body)})
+    text = json.dumps({**body, "checksum": schema._body_checksum(body)})
     (directory / MANIFEST).write_text(text)
 
 

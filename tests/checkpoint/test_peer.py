@@ -20,9 +20,10 @@ from ring_unit import SECRET, read_tree, write_shard
 
 from slurm_guard.checkpoint import peer as module
 from slurm_guard.checkpoint.greeting import challenge, greet
-from slurm_guard.checkpoint.manifest import MANIFEST, verify_checkpoint
+from slurm_guard.checkpoint.manifest import verify_checkpoint
 from slurm_guard.checkpoint.peer import CONNECTIONS, Patience, Peer, find_host
 from slurm_guard.checkpoint.ring import read_units
+from slurm_guard.checkpoint.schema import MANIFEST
 from slurm_guard.checkpoint.wire import Wire
 from slurm_guard.errors import PeerError
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_guard.checkpoint.manifest import MANIFEST, read_checkpoint, verify_checkpoint
+from slurm_guard.checkpoint.manifest import read_checkpoint, verify_checkpoint
 from slurm_guard.checkpoint.rescue import clear_rescue, find_unit, remove_rescue, rescue_unit, verify_unit
 from slurm_guard.checkpoint.ring import read_units, write_unit
+from slurm_guard.checkpoint.schema import MANIFEST
 from slurm_guard.errors import CheckpointError, DamagedError
 from slurm_guard.model.checkpoint import Checkpoint, Stamp
 

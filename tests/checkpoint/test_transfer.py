@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from ring_unit import make_bytes, read_tree, write_shard
 
-from slurm_guard.checkpoint import manifest
-from slurm_guard.checkpoint.manifest import MANIFEST, verify_checkpoint
+from slurm_guard.checkpoint import schema
+from slurm_guard.checkpoint.manifest import verify_checkpoint
 from slurm_guard.checkpoint.part import read_checksum
 from slurm_guard.checkpoint.ring import read_units
+from slurm_guard.checkpoint.schema import MANIFEST
 from slurm_guard.checkpoint.transfer import (
     PARTS_LIMIT,
     Unit,
@@ -119,7 +120,7 @@ def test_checksums_of_the_first_schema_are_compared_too(line: Line) -> None:
     for name in ("checksum", "rank", "replica", "shards"):
         del body[name]
     body["schema"] = 1
-    body["checksum"] = manifest._body_checksum(body)
+    body["checksum"] = schema._body_checksum(body)
     (written / MANIFEST).write_text(json.dumps(body))
     assert line.bring(Unit(None, 42))
     assert read_tree(line.here) == read_tree(line.there)
@@ -279,7 +280,7 @@ def test_a_manifest_of_odd_files_is_refused(line: Line, part: dict[str, object])
     body = json.loads(_text(line))
     body["parts"][1] |= part
     del body["checksum"]
-    body["checksum"] = manifest._body_checksum(body)
+    body["checksum"] = schema._body_checksum(body)
 
     def say(wire: Wire) -> None:
         wire.send_block(json.dumps(body).encode())
@@ -296,7 +297,7 @@ def test_a_manifest_of_very_many_files_is_refused(line: Line) -> None:
     body = json.loads(_text(line))
     body["parts"] = [{**body["parts"][0], "name": str(n)} for n in range(PARTS_LIMIT + 1)]
     del body["checksum"]
-    body["checksum"] = manifest._body_checksum(body)
+    body["checksum"] = schema._body_checksum(body)
     assert "no files that can be sent" in line.refuse(lambda wire: wire.send_block(json.dumps(body).encode()))
 
 

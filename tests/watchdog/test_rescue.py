@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from process_tree import Dog, Tree, tree, watchdog
 
-from slurm_guard.checkpoint.manifest import MANIFEST
 from slurm_guard.checkpoint.ring import read_units, write_unit
+from slurm_guard.checkpoint.schema import MANIFEST
 from slurm_guard.model.checkpoint import Stamp
 from slurm_guard.model.order import Killed, Leave, Pulse, RankSeen, Stop, Trouble
 from slurm_guard.model.rescue import (
