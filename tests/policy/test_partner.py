@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_guard.policy.partner import Fetch, plan_partners, plan_sources
+from slurm_guard.policy.partner import plan_partners
 
 BLOCK = ("a", "a", "b", "b", "c", "c")
 CYCLIC = ("a", "b", "c", "a", "b", "c")
@@ -69,64 +68,3 @@ def test_the_copies_are_spread_over_the_ranks_of_a_node(nodes: tuple[str, ...], 
             others = [rank for rank, other in enumerate(nodes) if other == nodes[next(iter(got))]]
             counts = [got[rank] for rank in others]
             assert max(counts) - min(counts) <= 1
-
-
-def test_a_new_node_fetches_what_the_lost_one_had() -> None:
-    """The shards of its ranks from those that keep their copies, the replica from whoever has it."""
-    nodes = ("d", "d", "b", "b")
-    holders = {"r0": ["b"], "r1": ["b"], "r2": ["b"], "r3": ["b"], "replica": ["b"]}
-    wanted = [["r0", "replica"], ["r1", "replica"], ["r2", "replica"], ["r3", "replica"]]
-    fetches, lacking = plan_sources(nodes, wanted, holders)
-    assert set(fetches) == {Fetch(0, "r0", 2), Fetch(0, "replica", 3), Fetch(1, "r1", 2)}
-    assert lacking == ()
-
-
-def test_what_only_nodes_hold_that_are_gone_is_said() -> None:
-    """With whom it is."""
-    fetches, lacking = plan_sources(("a", "b"), [["r0"], ["r1"]], {"r0": ["gone", ""], "r1": ["a", "gone"]})
-    assert fetches == (Fetch(1, "r1", 0),)
-    assert lacking == ((0, "r0"),)
-
-
-@settings(deadline=None)
-@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 4))
-def test_no_holder_serves_all(holding: int, empty: int, local: int) -> None:
-    """The replica goes from all who have it to all who lack it, once to each node."""
-    nodes = [f"n{node}" for node in range(holding + empty) for _ in range(local)]
-    holders = {"replica": [f"n{node}" for node in range(holding)]}
-    fetches, lacking = plan_sources(nodes, [["replica"]] * len(nodes), holders)
-    assert lacking == ()
-    assert sorted(nodes[fetch.rank] for fetch in fetches) == sorted(f"n{n + holding}" for n in range(empty))
-    served = Counter(nodes[fetch.source] for fetch in fetches)
-    assert max(served.values()) <= math.ceil(empty / holding)
-    assert max(Counter(fetch.source for fetch in fetches).values()) <= math.ceil(empty / holding / local)
-
-
-@settings(deadline=None)
-@given(placements(), st.integers(0, 7), st.integers(1, 2))
-def test_after_the_loss_of_one_node_all_can_be_fetched(
-    nodes: tuple[str, ...], lost: int, copies: int
-) -> None:
-    """A new node takes the place of the lost one, and no rank asks its own node or the new one."""
-    gone = sorted(set(nodes))[lost % len(set(nodes))]
-    holders: dict[str, list[str]] = {}
-    for rank, partners in enumerate(plan_partners(nodes, copies)):
-        held = {nodes[rank], *(nodes[partner] for partner in partners)}
-        holders[f"r{rank}"] = sorted(held - {gone})
-    now = tuple("new" if node == gone else node for node in nodes)
-    fetches, lacking = plan_sources(now, [[f"r{rank}"] for rank in range(len(now))], holders)
-    assert lacking == ()
-    assert {fetch.unit for fetch in fetches} == {f"r{r}" for r, node in enumerate(now) if node == "new"}
-    assert all(now[fetch.rank] == "new" and now[fetch.source] in holders[fetch.unit] for fetch in fetches)
-
-
-@settings(deadline=None)
-@given(placements(), st.data())
-def test_every_rank_makes_the_same_plan(nodes: tuple[str, ...], data: st.DataObject) -> None:
-    """In whatever order each of them learnt of the holders: nobody tells the others."""
-    names = [f"r{rank}" for rank in range(len(nodes))]
-    holders = {name: data.draw(st.lists(st.sampled_from(nodes), unique=True)) for name in names}
-    wanted = [data.draw(st.lists(st.sampled_from(names), unique=True)) for _ in nodes]
-    other_holders = {name: holders[name][::-1] for name in reversed(names)}
-    other_wanted = [list(reversed(units)) for units in wanted]
-    assert plan_sources(nodes, wanted, holders) == plan_sources(nodes, other_wanted, other_holders)
