@@ -146,11 +146,14 @@ def test_a_mistake_in_the_sites_file_keeps_nobody_from_watching(tmp_path: Path) 
         "import sys; from slurm_guard.cli import app, watch; "
         f"watch.SITE_FILE = watch.Path({str(tmp_path / 'site.toml')!r}); sys.exit(app.main())"
     )
-    with subprocess.Popen(["sleep", "1"], stdin=subprocess.DEVNULL) as training:
-        argv = [sys.executable, "-c", code, "watch", "--pid", str(training.pid)]
-        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0
-    assert (
-        f"slurm-guard: WARNING: {tmp_path}/site.toml: guard.observ = True is not known: did you"
-        in done.stderr
-    )
+    argv = [sys.executable, "-c", code, "watch", "--pid"]
+    with subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL) as training:
+        with subprocess.Popen(
+            [*argv, str(training.pid)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        ) as watching:
+            assert watching.stderr is not None
+            said = watching.stderr.readline()
+            training.kill()
+            said += watching.stderr.read()
+        assert watching.returncode == 0, said
+    assert f"slurm-guard: WARNING: {tmp_path}/site.toml: guard.observ = True is not known: did you" in said
