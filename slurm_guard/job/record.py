@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -104,9 +105,11 @@ class Recorder:
             self._write()
 
     def find_rescued(self) -> bool:
-        """Whether something of this command's was carried to shared storage."""
+        """Whether some of this command's may be on shared storage: a rescue that was broken off leaves a part, and
+        a guard that died in the middle of one has said nothing of it.
+        """
         entries = self._journal.own_entries()
-        return any(entry.get("what") == "rescue" and entry.get("copied") for entry in entries)
+        return any(entry.get("what") == "rescue" or _is_requeue(entry) for entry in entries)
 
     def requeueing(self, recovery: Recovery, suspects: tuple[str, ...]) -> None:
         """The requeue is next; whoever runs then will be ended by it."""
@@ -149,7 +152,7 @@ class Recorder:
         """Take up the incident that the last requeue of this job was for, if it has not resumed yet."""
         entries = self._journal.own_entries()
         recoveries = [entry for entry in entries if entry.get("what") == "recovery"]
-        if not recoveries or recoveries[-1].get("kind") != "requeue" or not self._identity.restart_count:
+        if not recoveries or not _is_requeue(recoveries[-1]) or not self._identity.restart_count:
             return False
         name = str(recoveries[-1].get("incident"))
         if any(entry.get("what") == "resumed" and entry.get("incident") == name for entry in entries):
@@ -205,6 +208,10 @@ class Recorder:
     def _write(self) -> None:
         if self._incident is not None:
             self._journal.write_incident(self._incident)
+
+
+def _is_requeue(entry: Mapping[str, Any]) -> bool:
+    return entry.get("what") == "recovery" and entry.get("kind") == "requeue"
 
 
 def _compose_breach(breach: Breach) -> dict[str, Any]:

@@ -230,3 +230,20 @@ def test_an_observed_incident_gets_its_outcome_after_others_were_opened(tmp_path
     (entry,) = [entry for entry in bench.journal.entries() if entry["what"] == "outcome"]
     expected = {"incident": "i-1", "run": "7.a", "red_line": "heartbeat", "kind": "stall", **told}
     assert expected.items() <= entry.items()
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        ({"what": "rescue", "copied": 0, "reason": "n1: its watchdog is gone"}, True),
+        ({"what": "recovery", "kind": "requeue"}, True),  # its guard died in the middle of the rescue
+        ({"what": "recovery", "kind": "restart"}, False),
+    ],
+)
+def test_what_a_broken_off_rescue_left_is_known(tmp_path: Path, entry: dict[str, Any], found: bool) -> None:
+    """It may be as large as the training's whole state, and goes when the job ends well."""
+    bench = Bench(tmp_path)
+    told = dict(entry)
+    bench.journal.append(told.pop("what"), 1000.0, **told)
+    assert bench.journal.flush(5)
+    assert bench.recorder.find_rescued() is found
