@@ -105,7 +105,7 @@ class Recorder:
             self._write()
 
     def find_rescued(self) -> bool:
-        """Whether some of this command's may be on shared storage: a rescue that was broken off leaves a part, and
+        """Whether this command's may be on shared storage: a rescue that was broken off leaves a part, and
         a guard that died in the middle of one has said nothing of it.
         """
         entries = self._journal.own_entries()
