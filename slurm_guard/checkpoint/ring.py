@@ -22,7 +22,7 @@ from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped, St
 from slurm_guard.policy.restore import choose_kept
 
 KEEP = 2
-"""How many complete checkpoints a ring holds. While one is written there is room for one more."""
+"""How many good checkpoints a ring holds. While one is written there is room for one more."""
 
 _SHARDS = re.compile(r"rank-(\d{5,9})")
 
@@ -119,9 +119,23 @@ def _clean(ring: str) -> int:
 def _drop_old(directory: str, newest: Checkpoint) -> None:
     good, _ = read_checkpoints(directory)
     kept = {checkpoint.directory for checkpoint in choose_kept(good, newest, KEEP)}
-    for checkpoint in good:
-        if checkpoint.directory not in kept:
-            remove_checkpoint(checkpoint.directory)
+    replicas = _read_replicas(directory)
+    for unit in good:
+        needed = unit.iteration <= newest.iteration and (unit.iteration, unit.fork) in replicas
+        if unit.directory not in kept and not needed:
+            remove_checkpoint(unit.directory)
+
+
+def _read_replicas(directory: str) -> set[tuple[int, str]]:
+    """The moments of the replicas beside the shards in this directory.
+
+    A disk that is full for a replica still takes the small shards: these must not push out the last that
+    belong to one.
+    """
+    ring, name = os.path.split(directory)
+    if not _SHARDS.fullmatch(name):
+        return set()
+    return {(unit.iteration, unit.fork) for unit in read_checkpoints(ring)[0]}
 
 
 def _find_shards(ring: str) -> list[tuple[int, str]]:

@@ -79,16 +79,14 @@ def _describe(key: Key | None) -> str:
 
 
 def choose_kept(ring: Iterable[Checkpoint], newest: Checkpoint, keep: int) -> tuple[Checkpoint, ...]:
-    """The ring checkpoints to keep once `newest` is complete: `keep` of them, `newest` first.
+    """The ring checkpoints to keep once `newest` is complete: itself, and the newest `keep` good ones.
 
-    What has a later iteration than `newest` belongs to a future that was rolled back. The newest good
-    one always stays, whatever was written after it.
+    What has a later iteration than `newest` belongs to a future that was rolled back. One that is not finite
+    counts for none: another rank may not have the newest good one yet, or found it bad where this one did not.
     """
     past = sorted((c for c in ring if c.iteration < newest.iteration), key=_rank, reverse=True)
-    kept = [newest, *past[: keep - 1]]
-    if not any(c.finite for c in kept):
-        kept += [c for c in past if c.finite][:1]
-    return tuple(kept)
+    good = [c for c in (newest, *past) if c.finite][:keep]
+    return tuple(good) if newest.finite else (newest, *good)
 
 
 def _rank(checkpoint: Checkpoint) -> tuple[int, bool, str]:

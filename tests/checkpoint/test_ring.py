@@ -47,9 +47,31 @@ def test_the_last_good_one_outlives_any_number_of_bad_ones(tmp_path: Path) -> No
     save(tmp_path, 10)
     for iteration in (20, 30, 40):
         save(tmp_path, iteration, finite=False)
-    assert iterations(tmp_path) == [10, 30, 40]
+    assert iterations(tmp_path) == [10, 40]
     save(tmp_path, 50)
-    assert iterations(tmp_path) == [40, 50]
+    assert iterations(tmp_path) == [10, 50]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_shards_of_a_replica_stay_though_newer_ones_lack_theirs(tmp_path: Path, *, early: bool) -> None:
+    """A disk that is full for the replica takes the small shards of each save after it."""
+
+    def write(stamp: Stamp) -> None:
+        def parts(directory: str) -> None:
+            Path(directory, "state.pt").write_bytes(b"x")
+
+        write_unit(str(tmp_path), stamp, parts, early=early)
+
+    save(tmp_path, 10)
+    for iteration in (10, 20, 30, 40):
+        write(Stamp(iteration, fork="a", rank=0, shards=1))
+    shards = [unit.iteration for unit in read_units(str(tmp_path))[0] if unit.rank == 0]
+    assert shards[0] == 10
+    save(tmp_path, 40)
+    save(tmp_path, 50)
+    write(Stamp(50, fork="a", rank=0, shards=1))
+    shards = [unit.iteration for unit in read_units(str(tmp_path))[0] if unit.rank == 0]
+    assert 10 not in shards
 
 
 def test_a_future_that_was_rolled_back_is_dropped_by_the_next_save(tmp_path: Path) -> None:

@@ -91,9 +91,15 @@ def test_the_same_iteration_of_two_attempts_is_not_common() -> None:
     assert choose_common(first, [first, second])[0] == ()
 
 
-def test_the_kept_ones_hold_a_good_one() -> None:
-    """Two are kept, one more when both are bad, and nothing of a rolled-back future."""
+def test_as_many_good_ones_are_kept_whatever_was_written_after_them() -> None:
+    """A NaN that one rank sees a save later than another costs neither the last that both have."""
     assert choose_kept([one(10), one(20), one(30)], one(30), 2) == (one(30), one(20))
     bad = [one(30, finite=False), one(20, finite=False)]
-    assert choose_kept([one(5), one(10), *bad], bad[0], 2) == (*bad, one(10))
+    assert choose_kept([one(1), one(5), one(10), *bad], bad[0], 2) == (bad[0], one(10), one(5))
+    assert choose_kept([one(5), one(10), bad[1], one(30)], one(30), 2) == (one(30), one(10))
+    assert choose_kept(bad, bad[0], 2) == (bad[0],)
+
+
+def test_nothing_of_a_rolled_back_future_is_kept() -> None:
+    """It would be newer than what is computed now."""
     assert choose_kept([one(90), one(40)], one(40), 2) == (one(40),)
