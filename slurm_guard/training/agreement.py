@@ -21,7 +21,7 @@ from slurm_guard.policy.trial import Trial, parse_trials
 from slurm_guard.policy.whole import Holding, Whole, gather_whole
 from slurm_guard.training.circle import Circle, Gather, gather
 from slurm_guard.training.loading import Damaged, Loaded
-from slurm_guard.training.wording import name_error
+from slurm_guard.training.wording import describe_misfit, name_error
 
 Fetch = Callable[[Holding, str], str]
 """Bring a unit, of this name in every ring, from the node that holds it into our own; where it is now."""
@@ -240,7 +240,7 @@ class _Agreement:
         if not troubles:
             return done
         if any(misfit for _, _, misfit in told):
-            raise MisfitError(f"{chosen.directory} does not fit this training: {troubles[0]}")
+            raise MisfitError(describe_misfit(chosen.directory, troubles[:1]))
         self.skipped += (Skipped(chosen.directory, troubles[0]),)
         dropped = set[Unit]().union(*(units for _, units, _ in told))
         left = tuple(h for h in self.holdings if _name_unit(h) not in dropped)

@@ -28,7 +28,7 @@ from slurm_guard.checkpoint.milestone import clean_milestones
 from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.checkpoint.ring_place import doubt_ring
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, MisfitError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.accord import Accord, Vote
@@ -46,6 +46,7 @@ from slurm_guard.training.setting import read_copies, read_rule
 from slurm_guard.training.shard import has_foreign_shards
 from slurm_guard.training.state import apply_state
 from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
+from slurm_guard.training.wording import describe_misfit
 
 _CLIPPING = "slurm_guard.clipping"
 """The name under which the guard's own state is saved beside the training's."""
@@ -178,8 +179,8 @@ class Guard:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
             note_refusals(self._directories, agreed.refused)
         found = agreed.checkpoint
-        if agreed.loaded is not None:
-            self._apply(agreed.loaded)
+        if found is not None and agreed.loaded is not None:
+            self._apply(agreed.loaded, found.directory)
         say_resumed(found)
         self._pace.begin(nodes=len(set(circle.nodes)), judge=circle.rank == 0 or not circle.connected)
         if found is None:
@@ -203,7 +204,7 @@ class Guard:
         """All that is saved of what all ranks have."""
         return {**(self._state or {}), _CLIPPING: self._clipper}
 
-    def _apply(self, loaded: Loaded) -> None:
+    def _apply(self, loaded: Loaded, directory: str) -> None:
         """Put what was read in its place, on all ranks or with one error on all."""
         assert self._state is not None
         trouble = ""
@@ -221,7 +222,7 @@ class Guard:
             trouble = str(error)
         told = {text: rank for rank, text in reversed(list(enumerate(gather(trouble)))) if text}
         if told:
-            raise CheckpointError("; ".join(f"rank {rank}: {text}" for text, rank in told.items()))
+            raise MisfitError(describe_misfit(directory, (f"rank {r}: {text}" for text, r in told.items())))
 
     def iteration(self, i: int, *, loss: Any = None, epoch: float | None = None) -> None:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
@@ -333,5 +334,5 @@ class Guard:
 
 
 def _stamp(iteration: int, loss: Any, epoch: float | None) -> Stamp:
-    number = None if loss is None else float(loss)
+    number = None if loss is None else float(loss.detach() if hasattr(loss, "detach") else loss)
     return Stamp(iteration, epoch, number, number is None or math.isfinite(number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from slurm_guard.adapters.heartbeat import read_heartbeat
 from slurm_guard.checkpoint.manifest import read_checkpoints
 from slurm_guard.checkpoint.ring import write_unit
-from slurm_guard.errors import CheckpointError
+from slurm_guard.errors import CheckpointError, MisfitError
 from slurm_guard.model.checkpoint import Stamp
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.phase import Phase
@@ -165,10 +166,25 @@ def test_a_state_that_does_not_fit_is_an_error_that_names_it(tmp_path: Path, sta
     one = guard(tmp_path)
     one.resume(state)
     train(one, 2)
-    with pytest.raises(CheckpointError, match="model refuses its saved state"):
+    where = re.escape(str(tmp_path))
+    remedy = "(?s:.*)SLURM_GUARD_RESUME_FROM=none"
+    with pytest.raises(MisfitError, match=f"{where}.* does not fit .* model refuses its saved state{remedy}"):
         guard(tmp_path).resume({**state, "model": torch.nn.Linear(5, 5)})
-    with pytest.raises(CheckpointError, match="the training has"):
+    with pytest.raises(MisfitError, match=f"{where}.* does not fit .* the training has{remedy}"):
         guard(tmp_path).resume({"model": state["model"]})
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loss_that_still_has_its_graph_is_saved_without_a_warning(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    """It is what `criterion(…)` gives."""
+    one = guard(tmp_path)
+    one.resume(state)
+    loss = next(state["model"].parameters()).square().sum()
+    train(one, 2, loss=loss)
+    [saved], _ = read_checkpoints(str(tmp_path / "ring" / "cluster-local"))
+    assert saved.loss == pytest.approx(loss.item())
 
 
 def test_misuse_is_said_at_once(tmp_path: Path) -> None:
