@@ -153,7 +153,7 @@ def _run(given: dict[str, Any], rest: list[str]) -> int:
 
     os.environ.pop("SLURM_GUARD_TRIALS", None)  # of another job, whose rank has submitted this one
     environment = plan_environment(settings, os.environ, read_working_directory())
-    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and "SLURM_GUARD_RESUME_FROM" not in os.environ:
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
         # Training code that knows no slurm_guard is told where it goes on, and the guard's what to avoid.
         from slurm_guard.job.front_resume import read_resume
 

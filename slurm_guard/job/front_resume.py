@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slurm_guard.adapters.command import run
 from slurm_guard.checkpoint.choice import describe_skipped, find_resume
@@ -35,7 +36,8 @@ class Resume:
 def read_resume(environment: Mapping[str, str], argv: Sequence[str]) -> Resume:
     """Where the job with this environment goes on with this srun line.
 
-    What its journal says of earlier attempts is heeded. Nothing where no answer comes within 3 s.
+    What its journal says of earlier attempts is heeded. Nothing where no answer comes within 3 s, nor
+    where the user says what to resume from, unless the job was begun with that and has saved since.
     """
     command = [sys.executable, "-I", "-m", __name__, command_hash(argv)]
     try:
@@ -54,7 +56,8 @@ def main(command: str) -> int:
     entries = []
     with suppress(OSError, SlurmGuardError):  # a journal that cannot be read is no reason to begin anew
         entries = read_journal(Path(plan_state_directory(os.environ), "journal.jsonl"))
-    trials = read_trials(entry for entry in entries if entry.get("command") == command)
+    own = [entry for entry in entries if entry.get("command") == command]
+    trials = read_trials(own)
     choice = find_resume(
         directories.milestone,
         directories.ring,
@@ -62,8 +65,18 @@ def main(command: str) -> int:
         checksums=False,
         trials=trials,
     )
-    sys.stdout.write(json.dumps([choice.resume_from, dump_trials(trials), *describe_skipped(choice)]))
+    told = [choice.resume_from, dump_trials(trials)]
+    wish = os.environ.get("SLURM_GUARD_RESUME_FROM")
+    if wish and (choice.checkpoint is None or not _was_granted(wish, own)):
+        told = ["", ""]
+    sys.stdout.write(json.dumps([*told, *describe_skipped(choice)]))
     return 0
+
+
+def _was_granted(wish: str, entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the job was begun with this wish of its user: with it, it would begin there for ever."""
+    runs = (entry for entry in entries if entry.get("what") == "run" and entry.get("restart_count") == 0)
+    return any(run.get("resume_from") == wish for run in runs)
 
 
 if __name__ == "__main__":

@@ -323,7 +323,7 @@ def plan_restart_environment(
     By the journal's `entries` the ranks choose themselves. `environ` is the job's own: where the user says in
     it what to resume from, and this node sees nothing better, that stands.
     """
-    told = {"SLURM_GUARD_RESUME_FROM": outcome.resume_from} if outcome.resume_from else {}
-    if not told and environ.get("SLURM_GUARD_RESUME_FROM"):
+    if outcome.resume_from in {"", "none"} and environ.get("SLURM_GUARD_RESUME_FROM"):
         return {}
+    told = {"SLURM_GUARD_RESUME_FROM": outcome.resume_from} if outcome.resume_from else {}
     return {**told, "SLURM_GUARD_TRIALS": dump_trials(read_trials(entries))}

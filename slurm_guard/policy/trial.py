@@ -6,7 +6,8 @@ A checkpoint is not resumed from when the training may have been ill at its mome
   a healthy loss before the first symptom. Its file must also be younger than ten minutes before that
   symptom, or than the symptom: a log that counts its iterations anew in every epoch would else condemn all;
 - *tried*: an attempt that began from it was ended by the same breach as one before it: same kind, and the
-  iterations from the first symptom to the breach overlap. Faults of the hardware are nobody's but its own.
+  iterations from the first symptom to the breach overlap. Faults of the hardware are nobody's but its own;
+- *passed over*: it was there already when the user began the job from another one, or from scratch.
 
 Only breaches count that ended an attempt, and only for checkpoints that were there by then: what a later
 attempt wrote under the same iteration is another one.
@@ -22,6 +23,7 @@ from typing import Any
 
 from slurm_guard.model.breach import BreachKind
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind
+from slurm_guard.policy.resumption.past import parse_iteration
 
 SLACK_S = 600.0
 """How long before the first symptom a loss may have been healthy last: logs show one every few minutes."""
@@ -30,6 +32,9 @@ _ENDINGS = frozenset({"recovery", "incident_closed"})
 
 _NOT_ITS_FAULT = BreachKind.RESUMED_WRONG.value
 """A breach that says of the attempt that it did not go on from its checkpoint: no word against that one."""
+
+_WISH = "wish"
+"""No breach at all: the job began from what the user named."""
 
 _NEWEST = 50
 _TEXT_BYTES = 65_536
@@ -73,6 +78,8 @@ def read_trials(entries: Iterable[Mapping[str, Any]]) -> tuple[Trial, ...]:
             ]
             if isinstance(entry.get("resume_from"), str):
                 resumed_from, began_s = entry["resume_from"], float(time_s)
+                if what == "run" and entry.get("restart_count") == 0:  # later it may be what we told it
+                    trials += _read_wish(resumed_from, began_s)
         elif what == "resumed" and isinstance(entry.get("resume_from"), str):
             resumed_from = entry["resume_from"]
     return tuple(trials)
@@ -167,6 +174,8 @@ def name_checkpoint(checkpoint: Checkpoint) -> str:
 def judge_checkpoint(checkpoint: Checkpoint, trials: Sequence[Trial]) -> str:
     """Why these attempts speak against resuming from it; empty when they do not."""
     for number, trial in enumerate(trials):
+        if _is_passed_over(checkpoint, trial):
+            return f"it was there when the job was begun with SLURM_GUARD_RESUME_FROM={trial.resumed_from}"
         if _is_ill(checkpoint, trial):
             return (
                 f"the loss was healthy up to iteration {trial.healthy} only, before {trial.kind} at "
@@ -177,6 +186,12 @@ def judge_checkpoint(checkpoint: Checkpoint, trials: Sequence[Trial]) -> str:
                 f"it was tried: the attempt from it ended as one before, {trial.kind}{_at(trial.iteration)}"
             )
     return ""
+
+
+def _is_passed_over(checkpoint: Checkpoint, trial: Trial) -> bool:
+    if trial.kind != _WISH or trial.healthy is None or checkpoint.written_s > trial.until_s:
+        return False
+    return checkpoint.iteration > trial.healthy and name_checkpoint(checkpoint) != trial.resumed_from
 
 
 def _is_ill(checkpoint: Checkpoint, trial: Trial) -> bool:
@@ -209,6 +224,13 @@ def _first(trial: Trial) -> int:
 
 def _at(iteration: int | None) -> str:
     return "" if iteration is None else f" at iteration {iteration}"
+
+
+def _read_wish(named: str, time_s: float) -> list[Trial]:
+    """`ring:ITERATION` is a limit; of what was there beside a directory that is named nothing was wanted."""
+    limit = parse_iteration(named) if named.startswith("ring:") else None
+    newest = -1 if limit is None else limit
+    return [Trial("", _WISH, None, newest, time_s, time_s, named)] if named else []
 
 
 def _parse_trial(breach: Any, time_s: float) -> Trial | None:

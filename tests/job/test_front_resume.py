@@ -66,6 +66,25 @@ def test_newest_one_after_the_loss_went_bad(job: dict[str, str], tmp_path: Path)
     assert read_resume(job, ("other",)).environment["SLURM_GUARD_RESUME_FROM"].endswith("10")
 
 
+def test_wish_with_which_the_job_was_begun(job: dict[str, str], tmp_path: Path) -> None:
+    """It goes on from what it has saved since, not there again and again; a new wish stands."""
+    state = tmp_path / "state"
+    wish = {**job, "SLURM_GUARD_RESUME_FROM": "/elsewhere/iteration-0000000100"}
+    write_milestone(str(state / "milestones"), Stamp(200), write_parts)
+    begun = {
+        "what": "run", "time_s": time.time(), "command": command_hash(ARGV), "restart_count": 0,
+        "resume_from": wish["SLURM_GUARD_RESUME_FROM"],
+    }  # fmt: skip
+    (state / "journal.jsonl").write_text(json.dumps(begun) + "\n")
+    assert read_resume(wish, ARGV).environment == {}
+    write_milestone(str(state / "milestones"), Stamp(110), write_parts)
+    told = read_resume(wish, ARGV).environment
+    assert told["SLURM_GUARD_RESUME_FROM"].endswith("110")
+    assert len(parse_trials(told["SLURM_GUARD_TRIALS"])) == 1
+    new = {**job, "SLURM_GUARD_RESUME_FROM": "/elsewhere/iteration-0000000090"}
+    assert read_resume(new, ARGV).environment == {}
+
+
 def test_hanging_storage(job: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that it holds is left behind at the deadline."""
     child = tmp_path / "python"

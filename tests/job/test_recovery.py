@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,9 @@ def test_wish_of_the_user_stands_where_nothing_better_is_seen(bench: Bench) -> N
     """Without one the ranks choose among what their own nodes have, and know what to avoid."""
     outcome = bench.recover(recovery="restart")
     assert outcome.resume_from == ""
-    assert plan_restart_environment(outcome, (), {"SLURM_GUARD_RESUME_FROM": "ring:7"}) == {}
+    wish = {"SLURM_GUARD_RESUME_FROM": "ring:7"}
+    assert plan_restart_environment(outcome, (), wish) == {}
+    assert plan_restart_environment(replace(outcome, resume_from="none"), (), wish) == {}
     note_breach(bench, "i-1", 40, healthy=37)
     (told,) = plan_restart_environment(outcome, bench.journal.own_entries(), {}).values()
     assert [(trial.kind, trial.healthy) for trial in parse_trials(told)] == [("non_finite", 37)]

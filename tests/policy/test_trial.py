@@ -96,6 +96,19 @@ def test_same_breach_again_is_not_tried_a_third_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wish", "iteration"),
+    [("/milestone/50", 50), ("/elsewhere/50", None), ("ring:50", 50), ("none", None), ("", 60)],
+)
+def test_what_was_there_beside_the_users_choice_is_out(wish: str, iteration: int | None) -> None:
+    """The job was begun from an older one, or from scratch; what it saves itself counts from then on."""
+    begun = {"what": "run", "time_s": 1000, "restart_count": 0, "resume_from": wish}
+    there = [one(50, 900, MILESTONE), one(60, 950, MILESTONE)]
+    assert chosen([begun], *there)[0] == iteration
+    assert chosen([begun], *there, one(55, 1100))[0] == (60 if not wish else 55)
+    assert chosen([{**begun, "restart_count": 1}], *there)[0] == 60  # what the guard has told it itself
+
+
+@pytest.mark.parametrize(
     "second",
     [
         breach(2000, "plateau", 60),
