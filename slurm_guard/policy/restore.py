@@ -82,7 +82,7 @@ def choose_kept(ring: Iterable[Checkpoint], newest: Checkpoint, keep: int) -> tu
     """The ring checkpoints to keep once `newest` is complete: itself, and the newest `keep` good ones.
 
     What has a later iteration than `newest` belongs to a future that was rolled back. One that is not finite
-    counts for none: another rank may not have the newest good one yet, or found it bad where this one did not.
+    counts for none: another rank may not have the newest good one yet, or found it bad where this did not.
     """
     past = sorted((c for c in ring if c.iteration < newest.iteration), key=_rank, reverse=True)
     good = [c for c in (newest, *past) if c.finite][:keep]
