@@ -22,8 +22,9 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     `SLURM_GUARD_RING_DIR` is the base of all rings of a user (default `/var/tmp/slurm-guard-USER`); the
     job's own directory `CLUSTER-JOBID` is put below it. `SLURM_GUARD_MILESTONE_DIR` is taken as it is;
     without it milestones are in `milestones` of the state directory (`SLURM_GUARD_STATE_DIR`, default
-    `slurm-guard/JOBID` under the submit directory). Outside a job the job id is `local`, and where no base
-    is given the name then tells the working directory too: others of this user run elsewhere.
+    `slurm-guard/JOBID` under the submit directory). What is rescued of a ring is in its `rescue`; where the
+    milestones' directory is named that has a hash of it. Outside a job the job id is `local`, and where no
+    base is given the name then tells the working directory too: others of this user run elsewhere.
 
     >>> job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "USER": "ann", "SLURM_SUBMIT_DIR": "/h"}
     >>> plan_directories(job).ring, plan_directories(job).milestone
@@ -36,13 +37,18 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     )
     base = environment.get("SLURM_GUARD_RING_DIR")
     if job == _LOCAL and not base:
-        here = hashlib.blake2s(os.path.abspath(working_directory).encode(errors="replace"), digest_size=4)
-        cluster = f"{cluster}-{here.hexdigest()}"
+        cluster = f"{cluster}-{_digest(working_directory)}"
     base = base or f"/var/tmp/slurm-guard-{user}"
     state = plan_state_directory(environment, working_directory)
-    milestone = environment.get("SLURM_GUARD_MILESTONE_DIR") or os.path.join(state, "milestones")
     ring = os.path.join(base, f"{cluster}-{job}")
-    return Directories(ring, milestone, rescue=os.path.join(state, "rescue"))
+    milestone, rescue = environment.get("SLURM_GUARD_MILESTONE_DIR"), os.path.join(state, "rescue")
+    if milestone:  # two trainings of one job have one each, and the state directory together
+        rescue = f"{rescue}-{_digest(os.path.join(working_directory, milestone))}"
+    return Directories(ring, milestone or os.path.join(state, "milestones"), rescue)
+
+
+def _digest(path: str) -> str:
+    return hashlib.blake2s(os.path.abspath(path).encode(errors="replace"), digest_size=4).hexdigest()
 
 
 def plan_state_directory(environment: Mapping[str, str], working_directory: str = ".") -> str:

@@ -193,7 +193,8 @@ class Journal:
     def _set_aside(self, path: Path) -> None:
         """Keep what another job left under the same id, its checkpoints too: no resume from them."""
         number = next(n for n in range(1, 1_000_000) if not path.with_name(f"journal.{n}.jsonl").exists())
-        for name in ("milestones", "rescue"):
+        rescued = [found.name for found in self.state_dir.glob("rescue*") if "." not in found.name]
+        for name in ("milestones", *rescued):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.state_dir / name, self.state_dir / f"{name}.{number}")
         os.rename(path, path.with_name(f"journal.{number}.jsonl"))

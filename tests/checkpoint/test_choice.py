@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,9 @@ def test_both_sides_plan_the_same_directories() -> None:
     job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_GUARD_STATE_DIR": "/s", "USER": "ann"}
     assert plan_directories(job) == Directories("/var/tmp/slurm-guard-ann/c-7", "/s/milestones", "/s/rescue")
     named = {**job, "SLURM_GUARD_RING_DIR": "/nvme", "SLURM_GUARD_MILESTONE_DIR": "/lustre/m"}
-    assert plan_directories(named) == Directories("/nvme/c-7", "/lustre/m", "/s/rescue")
+    first, second = (plan_directories({**named, "SLURM_GUARD_MILESTONE_DIR": m}) for m in ("/lustre/m", "n"))
+    assert (first.ring, first.milestone, os.path.dirname(first.rescue)) == ("/nvme/c-7", "/lustre/m", "/s")
+    assert len({plan_directories(job).rescue, first.rescue, second.rescue}) == 3, "two trainings of one job"
     assert plan_directories({}, "/here").milestone == "/here/slurm-guard/local/milestones"
 
 

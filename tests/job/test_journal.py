@@ -78,7 +78,7 @@ def test_journal_of_another_job_is_set_aside(tmp_path: Path, other: dict[str, An
     assert kept == {"entry-0", "entry-1", "entry-2"}
 
 
-@pytest.mark.parametrize("name", ["milestones", "rescue"])
+@pytest.mark.parametrize("name", ["milestones", "rescue", "rescue-0a1b2c3d"])
 def test_checkpoints_of_another_job_are_set_aside_with_its_journal(tmp_path: Path, name: str) -> None:
     """The new job must not resume from them; a requeue of the same job must."""
     for restarts, start_s, stay in ((0, 50.0, True), (1, 99.0, True), (0, 99.0, False)):
