@@ -171,7 +171,7 @@ class Guard:
         self._place = locate(self._place)
         circle = self._meet()
         if self._notice is not None or self._pace.timed:
-            self._accord.join()
+            self._accord.join(can_meet=circle.group is not None)
         loader = Loader(self._whole(), circle.rank, circle.world_size)
         agreed = agree(self._directories, self._wish, circle, loader, fetch=circle.fetch)
         if circle.rank == 0:
@@ -282,7 +282,8 @@ class Guard:
     def save_now(self) -> None:
         """Save a ring checkpoint and a milestone of the last iteration, due or not, and wait for them.
 
-        A disk that takes nothing for ten minutes is not waited for any longer.
+        Every rank must call this, after the same iteration: one that does so alone waits for the others. What
+        does not move on for ten minutes is not waited for any longer.
         """
         self._save(ring=True, milestone=True)
         with self.phase("checkpoint"):

@@ -93,7 +93,8 @@ class Saver:
         """Wait until nothing is in flight, but not for a disk that does not answer; whether nothing is."""
         settled = self._writer.settle(SILENT_S)
         if not settled:
-            _log.warning("slurm-guard: the save in flight does not move on: it is not waited for")
+            why = " (the disk gives no answer, or not every rank saves)" if self.circle.world_size > 1 else ""
+            _log.warning("slurm-guard: the save in flight does not move on%s: it is not waited for", why)
         return settled
 
     def _is_free(self, *, wait: bool) -> bool:

@@ -99,6 +99,9 @@ class _Disk:
         self.busy = timeout_s is not None and self.lasts_s > timeout_s
         return not self.busy
 
+    def settle(self, silent_s: float) -> bool:
+        return self.lasts_s <= silent_s
+
     def start(self, write: Callable[[], None]) -> None:
         self.started += 1
 
@@ -128,6 +131,21 @@ def test_a_disk_that_hangs_is_waited_for_once(places: Directories) -> None:
     disk.busy = True
     assert not save(saver, {"at": 60}, due(60))
     assert disk.waits == [PATIENCE_S] * 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (("n1",), "does not move on: it is not waited for"),
+        (("n1", "n2"), "does not move on (the disk gives no answer, or not every rank saves): it is"),
+    ],
+)
+def test_a_save_that_does_not_move_on_may_want_the_other_ranks(
+    places: Directories, caplog: pytest.LogCaptureFixture, nodes: tuple[str, ...], said: str
+) -> None:
+    """As one under `if rank == 0:` does."""
+    assert not on(_Disk(lasts_s=float("inf")), places, nodes).settle()
+    assert said in caplog.text
 
 
 def test_a_milestone_waits_on_one_node_too(places: Directories) -> None:
