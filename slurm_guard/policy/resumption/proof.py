@@ -67,6 +67,8 @@ class ResumeProof:
         if self.said is not None and self.said.rank != report.rank:
             return
         before, self.said, self.fresh = self.said, report, True
+        if before is not None and _is_anew(before, report):
+            self.begun.clear()  # those were of before
         self.news = self.news or before is None or (before.source, before.pid) != (report.source, report.pid)
 
     def take_news(self) -> Resumption | None:
@@ -157,7 +159,7 @@ def judge_said(said: Resumption, told: str) -> Iterator[Finding]:
     if first is None:
         return
     text = f"resumed from {said.source}, the training goes on at iteration {first}, not at {resumed + 1}"
-    is_back = first < resumed and not _is_anew(said)
+    is_back = first < resumed and not _is_epoch(said)
     if is_back or (second is not None and first - resumed > _allow(second - first)):
         yield Finding(text, first)
     elif first == resumed:
@@ -171,12 +173,19 @@ def judge_said(said: Resumption, told: str) -> Iterator[Finding]:
         yield Finding(f"{text.partition(', ')[0]}, the training goes on {where}", first, is_sure=False)
 
 
+def _is_anew(before: Resumption, said: Resumption) -> bool:
+    """Whether the ranks have resumed once more in this attempt; else they say more of the same resume."""
+    if (before.source, before.iteration) != (said.source, said.iteration):
+        return True
+    return before.first is not None and before.first != said.first
+
+
 def _allow(stride: int) -> int:
     """How far after the checkpoint's iteration the first may be; what is not told one by one may vary."""
     return 1 if stride <= 1 else 2 * stride
 
 
-def _is_anew(said: Resumption) -> bool:
+def _is_epoch(said: Resumption) -> bool:
     """Whether its iterations are those of an epoch: a later one has begun."""
     return said.epoch is not None and said.first_epoch is not None and said.first_epoch > said.epoch
 

@@ -222,6 +222,21 @@ def test_checkpoint_alone_is_a_measure() -> None:
     assert second.shows(records(range(181, 200), again), HEARTBEAT).said == []
 
 
+def test_resume_in_mid_attempt_is_judged_by_what_follows_it() -> None:
+    """Workers that torchrun has restarted itself, or a training that goes back: not by the losses before."""
+
+    def fall(iteration: int) -> float:
+        return float(12 * 0.98**iteration)
+
+    second = Second(Past(), STOP).says(said(source="", iteration=None, loss=None, epoch=None, first=0))
+    second.shows(records(range(200), fall), HEARTBEAT)
+    for go_on in (fall, fall, lambda iteration: fall(iteration - 181)):
+        assert second.said == []
+        second.says(said(loss=fall(180))).says(said(loss=fall(180), first=181))
+        second.shows(records(range(181, 220), go_on), HEARTBEAT)
+    assert len(second.said) == 1
+
+
 def test_what_the_ranks_resumed_from_is_journaled_once() -> None:
     """Not with every word of every rank; again after a restart of torchrun's own."""
     second = Second.after(journal(FIRST, "ring:180"))
