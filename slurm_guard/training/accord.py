@@ -56,13 +56,18 @@ class Accord:
         self._broken = False
         self._pid = os.getpid()
 
-    def join(self) -> None:
-        """Meet the other ranks, where there are any. Every rank must call this."""
+    def join(self, *, can_meet: bool = True) -> None:
+        """Meet the other ranks, where there are any. Every rank must call this.
+
+        Where they are known not to hear each other (`can_meet`) it is as if the group had broken at once.
+        """
         import torch
         import torch.distributed as dist
 
-        self._pending, self._every, self._broken, self._pid = None, 0, False, os.getpid()
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        self._pending, self._every, self._pid = None, 0, os.getpid()
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        self._broken = several and not can_meet
+        if several and can_meet:
             self._group = dist.new_group(backend="gloo", timeout=self._patience)
             self._tensor = torch.zeros(len(_pack(Vote())), dtype=torch.int64)
             # Its memory: a new tensor each iteration, and reading it, would cost as much as all the rest.

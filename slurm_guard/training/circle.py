@@ -23,6 +23,14 @@ Gather = Callable[[Any], "list[Any]"]
 GROUP_S = 1800.0
 """How long the ranks wait for each other while they write one milestone together, in the background."""
 
+CONNECT_S = 120.0
+"""How long gloo may take to connect the ranks: over an interface that leads nowhere it tries on and on."""
+
+_LOST = (
+    "no ring checkpoints by time, no milestones of sharded state, none with what one rank alone holds, and"
+    " each rank leaves by its own notice; set GLOO_SOCKET_IFNAME to the interface that leads to other nodes"
+)
+
 _log = logging.getLogger("slurm_guard")
 
 
@@ -60,7 +68,7 @@ class Circle:
     Without `connected` the ranks cannot ask each other anything: torch.distributed is not used.
 
     `fork` names this attempt. `peer` is None where no rank needs another's files; `group` is for what ranks
-    do together in the background, None alone.
+    do together in the background, None alone, and where gloo cannot connect them.
     """
 
     rank: int = 0
@@ -141,6 +149,21 @@ def _serve(ring: str, secret: bytes, environment: Mapping[str, str]) -> Peer | N
 
 
 def _make_group() -> Any:
+    """A group of gloo for all ranks; None on all, with a warning, where it cannot connect them.
+
+    NCCL may have found its way all the same: the training can do without what is done in the background.
+    """
     import torch.distributed as dist
 
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_S))
+    trouble = ""
+    try:
+        dist.destroy_process_group(dist.new_group(backend="gloo", timeout=timedelta(seconds=CONNECT_S)))
+    except Exception as error:
+        trouble = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    told = gather(trouble)
+    rank = next((rank for rank, text in enumerate(told) if text), None)
+    if rank is None:
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_S))
+    if dist.get_rank() == 0:
+        _log.warning("slurm-guard: gloo cannot connect the ranks (rank %d: %s): %s", rank, told[rank], _LOST)
+    return None

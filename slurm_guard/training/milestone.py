@@ -42,6 +42,8 @@ class MilestoneSave:
             CheckpointError: there is none, or `cancelled` said so.
             Exception: whatever torch makes of a rank that is gone.
         """
+        if snapshot.sharded and self.circle.group is None and self.circle.world_size > 1:
+            raise CheckpointError("no milestone of sharded state: the ranks cannot write it together")
         finite, alone = self._gather_alone(stamp, snapshot)
         stamp = replace(stamp, finite=finite)
 
@@ -64,7 +66,7 @@ class MilestoneSave:
         """
         own = {"own": snapshot.own, "random": snapshot.random}
         if self.circle.group is None:
-            return stamp.finite, {self.circle.rank: own}
+            return stamp.finite, {self.circle.rank: own} if self.circle.world_size == 1 else {}
         try:
             told = meet_about(stamp.iteration, (stamp.finite, own), self.circle.group)
         except Exception as error:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_guard.testing.clock import FakeClock
-from slurm_guard.training.accord import Accord
+from slurm_guard.training import circle
+from slurm_guard.training.accord import Accord, Vote
 from slurm_guard.training.pace import Pace
+from slurm_guard.training.rendezvous import RankPlace
 
 LIMIT_S = 60.0
 ITERATION_S = 10.0
@@ -91,7 +93,22 @@ def freezes(rank: int) -> Any:
     return training.run(40, lambda i: time.sleep(6.0 if (rank, i) == (1, 22) else 0.001))
 
 
-CASES: dict[str, Callable[[int], Any]] = {case.__name__: case for case in (skewed, asked, dies, freezes)}
+def apart(rank: int) -> Any:
+    """Gloo finds no way for rank 1 after the beginning, as where only NCCL knows the right interface."""
+    circle.CONNECT_S = 2.0
+    warnings: list[str] = []
+    logging.getLogger("slurm_guard").addHandler(_Kept(warnings))
+    if rank == 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "no-such-interface"
+    met, accord = circle.meet(RankPlace(rank, 3, rank), "/nowhere", 1), Accord()
+    accord.join(can_meet=met.group is not None)
+    heard = [accord.agree(i, Vote(stop=(rank, i) == (2, 3))) for i in range(1, 5)]
+    return {"group": met.group, "heard": [vote.stop for vote in heard], "warnings": warnings}
+
+
+CASES: dict[str, Callable[[int], Any]] = {
+    case.__name__: case for case in (skewed, asked, dies, freezes, apart)
+}
 
 
 def _rank(rank: int, case: str, directory: str, world: int) -> None:

@@ -75,3 +75,13 @@ def test_alone_a_rank_agrees_with_itself_at_once(monkeypatch: pytest.MonkeyPatch
     assert accord.agree(1, own) == own
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert accord.agree(2, own) == Vote()
+
+
+def test_where_gloo_finds_no_way_a_training_goes_on_without_it(tmp_path: Path) -> None:
+    """NCCL may know the way: nobody hangs or dies, rank 0 says it, and a notice counts where it is given."""
+    for rank, said in enumerate(run_ranks("apart", tmp_path, 3)):
+        assert said is not None, rank
+        assert said.get("group", said) is None
+        assert said["heard"] == [False, False, rank == 2, False]
+        told = ["gloo cannot connect the ranks" in text for text in said["warnings"]]
+        assert told == ([True] if rank == 0 else [])
