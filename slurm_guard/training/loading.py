@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_guard.checkpoint.manifest import read_checkpoint, verify_checkpoint
-from slurm_guard.errors import DamagedError
-from slurm_guard.model.checkpoint import Checkpoint, Skipped
+from slurm_guard.checkpoint.ring import shard_directory
+from slurm_guard.errors import CheckpointError, DamagedError
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
 from slurm_guard.training.reading import read_verified
 from slurm_guard.training.resharding import read_dcp
 from slurm_guard.training.shard import join_shards
@@ -58,11 +60,14 @@ class Loader:
     def load_milestone(self, directory: str) -> Loaded:
         """What a milestone holds for this rank. What one rank alone held is for as many ranks only.
 
-        Of the files with sharded tensors each rank verifies its share: together they read every byte once.
+        Of a unit of a ring that was named, with our shard where that lies beside it. Of the files with
+        sharded tensors each rank verifies its share: together they read every byte once.
 
         Raises as `load_ring` does.
         """
         found = _look(directory)
+        if found.kind is CheckpointKind.RING:
+            return self.load_ring(*self._find_beside(found))
         sharded = [part for part in found.parts if part.name not in (STATE, RANKS)]
         share = replace(found, parts=tuple(sharded[self._rank :: self._world_size]))
         if damage := verify_checkpoint(share):
@@ -71,6 +76,17 @@ class Loader:
         if found.world_size == self._world_size and any(part.name == RANKS for part in found.parts):
             own, random = parse_shard(_read(found, RANKS)[self._rank])
         return Loaded(read_dcp(directory, self._state, _read(found, STATE)), own, random)
+
+    def _find_beside(self, unit: Checkpoint) -> tuple[str, str]:
+        """The directories of the replica and of our shard, as `load_ring` takes them."""
+        parent, name = os.path.split(unit.directory)
+        ring = parent if unit.rank is None else os.path.dirname(parent)
+        shard = os.path.join(shard_directory(ring, self._rank), name)
+        held = read_checkpoint(shard)
+        ours = isinstance(held, Checkpoint) and held.fork == unit.fork and held.world_size == self._world_size
+        if not unit.replica and not ours:
+            raise CheckpointError(f"the shard of rank {self._rank} of {self._world_size} is not beside it")
+        return os.path.join(ring, name) if unit.replica else "", shard if ours else ""
 
 
 def _look(directory: str) -> Checkpoint:

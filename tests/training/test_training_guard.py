@@ -81,6 +81,27 @@ def test_saves_when_due_and_resumes_what_was_saved(tmp_path: Path, state: dict[s
     assert state["seen"] == 4 * 32
 
 
+def test_a_ring_directory_that_is_named_is_read_with_the_shard_beside_it(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    """As `slurm-guard checkpoint latest` prints it: the place in the data goes with the weights."""
+    one, place = guard(tmp_path), {"order": 0}
+    one.resume(state, per_rank=place)
+    for i in range(2, 6, 2):
+        place["order"] = i * 32
+        train(one, i)
+    named = tmp_path / "ring" / "cluster-local" / "iteration-0000000002"
+    environment = {
+        "SLURM_GUARD_RING_DIR": str(tmp_path / "new"),
+        "SLURM_GUARD_STATE_DIR": str(tmp_path / "new"),
+        "SLURM_GUARD_RESUME_FROM": str(named),
+    }
+    again, place["order"] = Guard.from_environment(ring_every=2, environment=environment), -1
+    point = again.resume(state, per_rank=place)
+    assert point is not None
+    assert (point.iteration, place["order"]) == (2, 64)
+
+
 def test_save_now_saves_both(tmp_path: Path, state: dict[str, Any]) -> None:
     """The next attempt may have this node's disk or not."""
     one = guard(tmp_path, ring_every=None)
