@@ -36,9 +36,13 @@ from slurm_guard.ports import Clock, Slurm
 Answer = TypeVar("Answer")
 
 _ASK_AGAIN_S = 2.0
+_ASK_STEP_S = 1.0
 _SETTLE_S = 5.0
 _LAST_S = 30.0
 """Seconds before the end of the job's time that a requeue needs: no rescue is worth it."""
+
+_LET_GO_S = 120.0
+"""Seconds in which Slurm lets go of a step whose ranks are dead. After the loss of a node it may never."""
 
 _ENDED = frozenset({"COMPLETING", "COMPLETED", "CANCELLED", "FAILED"})
 _REQUEUE_DIRECTIVE = re.compile(r"^#SBATCH\s+(?:.*\s)?--requeue\b", re.MULTILINE)
@@ -110,9 +114,14 @@ class Recoverer:
         search = ResumeSearch(place.directories, trials, self._clock, self._rescuer, self._say)
         search.find()
         recovery, job = self._decide(order, place, search, until_s)
+        held = ""
+        if recovery.kind is RecoveryKind.RESTART and not order.left_nodes:
+            held = self._wait_for_end(place, until_s)
+        if held:
+            recovery, job = self._decide(order, place, search, until_s, held)
         began_s = self._clock.now_s()
         while not self._secure(recovery, job, search, began_s + self._settings.rescue_s, order):
-            recovery, job = self._decide(order, place, search, until_s)
+            recovery, job = self._decide(order, place, search, until_s, held)
         until_s += self._clock.now_s() - began_s
         choice, note = search.choice, ""
         if recovery.kind is RecoveryKind.RESTART:
@@ -121,8 +130,20 @@ class Recoverer:
             recovery, note = self._requeue(order, recovery, place, choice, until_s)
         return Outcome(recovery, order.suspects, choice.resume_from, bool(drained), note)
 
+    def _wait_for_end(self, place: Place, until_s: float) -> str:
+        """The step that Slurm does not let go of: a new one would wait for its nodes for ever; else empty."""
+        end_s = self._clock.now_s() + _LET_GO_S
+        while place.step_id:
+            steps = self._ask(lambda: self._slurm.read_steps(place.identity.job_id), until_s)
+            if place.step_id not in {step.step_id for step in steps or ()}:
+                break
+            if self._clock.now_s() >= end_s:
+                return place.step_id
+            self._clock.sleep(_ASK_STEP_S)
+        return ""
+
     def _decide(
-        self, order: Recover, place: Place, search: ResumeSearch, until_s: float
+        self, order: Recover, place: Place, search: ResumeSearch, until_s: float, held: str = ""
     ) -> tuple[Recovery, JobReading | None]:
         """What follows, and the job as it is."""
         for line in describe_skipped(search.choice):
@@ -130,7 +151,7 @@ class Recoverer:
                 self._said.add(line)
                 self._say(line)
         job = self._ask(lambda: self._slurm.read_job(place.identity.requeue_id), until_s)
-        facts = self._facts(order, place, search.choice, job, until_s)
+        facts = replace(self._facts(order, place, search.choice, job, until_s), held_step=held)
         recovery = decide_recovery(facts)
         if recovery.kind is RecoveryKind.REQUEUE and facts.suspects:
             facts = replace(facts, exclusion_refused=self._test_exclusion(facts.suspects, place, until_s))

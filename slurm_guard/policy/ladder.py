@@ -26,7 +26,8 @@ class RecoveryFacts:
     `recovery`, `max_restarts` and `observe` are the settings. `job_state` is what the controller says
     now, "" when it does not answer. `suspects` include every node with processes that could not be
     killed. `exclusion_refused` is the answer of `sbatch --test-only` without the suspects: None when it
-    was not asked yet, "" when the job can run without them.
+    was not asked yet, "" when the job can run without them. `held_step` is one that Slurm does not let go of
+    though its ranks are dead: another one may wait for its nodes for ever.
     """
 
     recovery: str
@@ -44,6 +45,7 @@ class RecoveryFacts:
     resumed_wrong_again: bool = False
     stdin_replayable: bool = True
     others_training: bool = False
+    held_step: str = ""
     exclusion_refused: str | None = None
     observe: bool = False
 
@@ -117,6 +119,8 @@ def _restart_obstacle(facts: RecoveryFacts) -> str:
         return "recovery is set to requeue"
     if not facts.stdin_replayable:
         return "its standard input is used up"
+    if facts.held_step and not _requeue_obstacle(facts).reason:
+        return f"Slurm does not let go of step {facts.held_step}"
     healthy = len(_healthy(facts))
     if healthy < max(1, facts.nodes_needed):
         return f"the training needs {facts.nodes_needed} nodes, the allocation has {healthy} above suspicion"
@@ -150,7 +154,8 @@ def _requeue_obstacle(facts: RecoveryFacts) -> Recovery:
 
 def _requeue(facts: RecoveryFacts) -> Recovery:
     if not facts.suspects:
-        return Recovery(RecoveryKind.REQUEUE, reason="requeueing: no node is under suspicion")
+        why = f"Slurm does not let go of step {facts.held_step}" if facts.held_step else ""
+        return Recovery(RecoveryKind.REQUEUE, reason=f"requeueing: {why or 'no node is under suspicion'}")
     names = ", ".join(facts.suspects)
     if facts.exclusion_refused:
         why = f"it could not run without them ({facts.exclusion_refused})"

@@ -23,6 +23,7 @@ class _Job:
     size: int
     script: str
     steps: list[StepReading] = field(default_factory=list)
+    started: int = 0
 
 
 class FakeSlurm:
@@ -128,10 +129,15 @@ class FakeSlurm:
     def start_step(self, job_id: str, name: str = "python", srun_pid: int | None = 4711) -> str:
         """Start a step on all nodes of the job; its id."""
         job = self._jobs[job_id]
-        step_id = f"{job_id}.{len(job.steps)}"
+        step_id = f"{job_id}.{job.started}"
+        job.started += 1
         host = job.reading.nodes[0]
         job.steps.append(StepReading(step_id, name, "RUNNING", job.reading.nodes, host, srun_pid))
         return step_id
+
+    def end_steps(self, job_id: str) -> None:
+        """Its steps are over."""
+        self._jobs[job_id].steps.clear()
 
     def end_job(self, job_id: str, state: str) -> None:
         """End a job; it can still be read, in this state (as CANCELLED)."""

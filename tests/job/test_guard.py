@@ -148,6 +148,8 @@ class Bench:
     def send(self, message: FrontMessage) -> None:
         """The front says something."""
         assert self.front is not None
+        if isinstance(message, Exited):
+            self.slurm.end_steps(self.job_id)
         self.front.send(message)
 
     def print(self, text: str) -> None:

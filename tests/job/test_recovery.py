@@ -20,7 +20,7 @@ from slurm_guard.model.checkpoint import CheckpointKind, Directories
 from slurm_guard.model.checkpoint import Stamp as Moment
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
-from slurm_guard.model.reading import JobReading, NodeReading
+from slurm_guard.model.reading import JobReading, NodeReading, StepReading
 from slurm_guard.policy.act import Recover
 from slurm_guard.policy.ladder import Recovery, RecoveryKind
 from slurm_guard.policy.trial import parse_trials
@@ -40,6 +40,7 @@ class Bench:
         self.clock = FakeClock(wall_s=time.time() + 1)  # checkpoints have real stamps
         self.job_id = self.slurm.submit(**{"nodes": 2, **job})
         self.step_id = self.slurm.start_step(self.job_id)
+        self.slurm.end_steps(self.job_id)
         self.last_records: list[tuple[Recovery, tuple[str, ...], float]] = []
         self.dismissed: list[tuple[str, ...]] = []
         self.said: list[str] = []
@@ -386,6 +387,34 @@ def test_restart_in_the_allocation_asks_slurm_for_nothing(bench: Bench) -> None:
     assert [entry["kind"] for entry in bench.written()] == ["restart"]
     assert not bench.last_records
     assert not bench.dismissed
+
+
+@pytest.mark.parametrize(
+    ("recovery", "kind"), [("auto", RecoveryKind.REQUEUE), ("restart", RecoveryKind.RESTART)]
+)
+def test_step_that_slurm_does_not_let_go_of(bench: Bench, recovery: str, kind: RecoveryKind) -> None:
+    """After the loss of a node it may never: the next one would wait for its nodes until the job's end."""
+    bench.step_id = bench.slurm.start_step(bench.job_id)
+    began_s = bench.clock.now_s()
+    outcome = bench.recover(recovery=recovery)
+    assert (outcome.recovery.kind, bench.clock.now_s() - began_s >= 60) == (kind, True)
+    if kind is RecoveryKind.REQUEUE:
+        assert outcome.recovery.reason == f"requeueing: Slurm does not let go of step {bench.step_id}"
+
+
+def test_step_that_slurm_lets_go_of_late(bench: Bench) -> None:
+    """Its nodes report one after the other; that is waited for."""
+    bench.step_id = bench.slurm.start_step(bench.job_id)
+
+    def read(job_id: str) -> tuple[StepReading, ...]:
+        if bench.clock.now_s() - began_s > 20:
+            bench.slurm.end_steps(job_id)
+        return bench.slurm.read_steps(job_id)
+
+    began_s = bench.clock.now_s()
+    outcome = bench.recover(recovery="auto", slurm=Slurm(bench.slurm, read_steps=read))
+    assert outcome.recovery.kind is RecoveryKind.RESTART
+    assert bench.clock.now_s() - began_s < 30
 
 
 def test_budget_over_requeues(tmp_path: Path) -> None:

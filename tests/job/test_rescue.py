@@ -66,6 +66,7 @@ class Bench:
         self.clock = TickingClock(wall_s=time.time() + 1)
         self.job_id = self.slurm.submit(nodes=2)
         self.step_id = self.slurm.start_step(self.job_id)
+        self.slurm.end_steps(self.job_id)
         self.silent: set[str] = set()
         self.stuck: set[str] = set()
         self.watched = ["n1", "n2"]
@@ -425,7 +426,6 @@ def test_a_restart_without_a_node_takes_along_what_it_alone_holds(bench: Bench) 
     """The others stay in the allocation."""
     bench.slurm = FakeSlurm(["n1", "n2", "n3", "n4"])
     bench.job_id = bench.slurm.submit(nodes=3)
-    bench.step_id = bench.slurm.start_step(bench.job_id)
     bench.watched.append("n3")
     bench.save(20, {0: "n1", 1: "n2 n1"})
     outcome = bench.recover("n1", recovery="auto")
