@@ -227,7 +227,7 @@ class Guard:
     def iteration(self, i: int, *, loss: Any = None, epoch: float | None = None) -> None:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
 
-        It is a heartbeat too. `loss` may be a tensor: a device is only waited for when something is saved.
+        Every rank must call this. It is a heartbeat too. `loss` may be a tensor: a device is only waited for when something is saved.
         What is due while the save before is still being written is left out on a single node, and waits
         for it, within bounds, on several.
         """
@@ -257,7 +257,7 @@ class Guard:
     def epoch_end(self, e: int) -> None:
         """Say that epoch `e`, counted from 0, is done, and save the milestone that is due by epochs.
 
-        Call it after all that the training itself does at the end of an epoch.
+        Every rank must call this, after all that the training itself does at the end of an epoch.
         """
         heartbeat(epoch=e + 1)
         if self._last is not None:
@@ -292,7 +292,8 @@ class Guard:
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until the save in flight is on the disk; False when it is not within `timeout_s`.
 
-        The end of the interpreter does this by itself, for 30 s at most; `os._exit` does not.
+        The end of the interpreter does this by itself, for 30 s at most; `os._exit` does not. Call it before
+        `destroy_process_group`: several ranks write a milestone together.
         """
         return self._saver.finish(timeout_s)
 
