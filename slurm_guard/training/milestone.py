@@ -23,6 +23,11 @@ from slurm_guard.training.shard import stage_shard
 from slurm_guard.training.snapshot import Snapshot
 from slurm_guard.training.state import RANKS, write_state
 
+_LEFT = (
+    "the training left torch.distributed while it was written: call guard.finish() before"
+    " destroy_process_group()"
+)
+
 _log = logging.getLogger("slurm_guard")
 
 
@@ -42,6 +47,14 @@ class MilestoneSave:
             CheckpointError: there is none, or `cancelled` said so.
             Exception: whatever torch makes of a rank that is gone.
         """
+        try:
+            self._write(stamp, snapshot)
+        except Exception as error:
+            if self._has_left():
+                raise CheckpointError(f"no milestone {stamp.iteration}: {_LEFT}") from error
+            raise
+
+    def _write(self, stamp: Stamp, snapshot: Snapshot) -> None:
         if snapshot.sharded and self.circle.group is None and self.circle.world_size > 1:
             raise CheckpointError("no milestone of sharded state: the ranks cannot write it together")
         finite, alone = self._gather_alone(stamp, snapshot)
@@ -72,11 +85,15 @@ class MilestoneSave:
         except Exception as error:
             if snapshot.sharded or self.circle.rank != 0:
                 raise
-            _log.warning(
-                "slurm-guard: milestone %d without what other ranks hold: %s", stamp.iteration, error
-            )
+            why = _LEFT if self._has_left() else error
+            _log.warning("slurm-guard: milestone %d without what other ranks hold: %s", stamp.iteration, why)
             return stamp.finite, {}
         return all(finite for finite, _ in told), {rank: small for rank, (_, small) in enumerate(told)}
+
+    def _has_left(self) -> bool:
+        import torch.distributed as dist
+
+        return self.circle.group is not None and not dist.is_initialized()
 
     def _lead(self, stamp: Stamp, snapshot: Snapshot, write_own: Callable[[str], list[Part]]) -> None:
         told = False

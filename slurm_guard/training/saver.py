@@ -53,6 +53,7 @@ class Saver:
         self._staging = Staging()
         self._writer = Writer()
         self._gave_up = False
+        self._poisoned = False
         self.skipped = 0
         self.blocked_s = 0.0
         self.written_s = 0.0
@@ -117,9 +118,18 @@ class Saver:
     def _write(self, stamp: Stamp, snapshot: Snapshot, due: Due) -> None:
         """In the background: one copy into all places where it is due."""
         began_s = time.monotonic()
+        poisoned = snapshot.find_nan()
+        if poisoned and stamp.finite and not self._poisoned:  # a healthy one that begins with a NaN in it
+            names = ", ".join(poisoned[:4])
+            _log.warning(
+                "slurm-guard: %s holds a NaN at iteration %d: what is saved with one is never resumed from",
+                names,
+                stamp.iteration,
+            )
+        self._poisoned = bool(poisoned)
         stamp = replace(
             stamp,
-            finite=stamp.finite and not snapshot.has_nan(),
+            finite=stamp.finite and not poisoned,
             replica=not snapshot.sharded,
             shards=stamp.world_size if snapshot.sharded or snapshot.own else 0,
         )

@@ -38,9 +38,10 @@ class Snapshot:
         small = {"own": self.own, "random": self.random}
         return {**small, "whole": self.whole, "local": self.local} if self.sharded else small
 
-    def has_nan(self) -> bool:
-        """Whether the training's state holds a NaN."""
-        return has_nan(self.whole) or has_nan(self.local)
+    def find_nan(self) -> list[str]:
+        """What of the training's state holds a NaN: names of the state, paths of sharded tensors."""
+        held = {**(self.whole or {}), **self.local}
+        return [str(name) for name, value in held.items() if has_nan(value)]
 
 
 def take_snapshot(

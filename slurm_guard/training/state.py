@@ -108,6 +108,8 @@ def _holds_nan(tensor: Any) -> bool:
 
     if tensor.is_meta or not tensor.numel():
         return False
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().to_dense().resolve_conj())
     try:
         # Needs no memory, and one call for all of it: many short ones would each take the interpreter from
         # the training.
@@ -126,5 +128,7 @@ def _leaves(value: Any) -> Iterator[Any]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _leaves(item)
-    elif isinstance(value, float) or (isinstance(value, torch.Tensor) and value.is_floating_point()):
+    elif isinstance(value, float) or (
+        isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+    ):
         yield value

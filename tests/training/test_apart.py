@@ -38,3 +38,13 @@ def test_of_sharded_state_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot write it together"):
         save(tmp_path, sharded=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_who_leaves_torch_distributed_too_early_is_told_what_to_do(tmp_path: Path) -> None:
+    """The last milestone of a training that ends with destroy_process_group; torch's words help nobody."""
+    whole: dict[str, object] = {"weight": 1.0}
+    circle = Circle(rank=0, nodes=("a", "b"), group=object())
+    sharded = Snapshot(whole, {}, {}, {}, {"model.weight": object()})
+    write = MilestoneSave(str(tmp_path), ALL, circle, lambda: False).write
+    with pytest.raises(CheckpointError, match=r"call guard\.finish\(\) before destroy_process_group\(\)"):
+        write(STAMP, sharded)

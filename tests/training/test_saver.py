@@ -202,3 +202,18 @@ def test_a_state_that_cannot_be_copied_is_a_warning(
     assert not save(saver, {"at": Event()}, due(10))
     assert "no checkpoint of iteration 10: cannot pickle" in caplog.text
     assert saved(places.ring) == {}
+
+
+def test_a_nan_in_a_healthy_state_is_said_once(places: Directories, caplog: pytest.LogCaptureFixture) -> None:
+    """A placeholder that is NaN all along would else make all checkpoints worthless without a word."""
+    saver = Saver(places, Circle())
+    for iteration in (10, 20):
+        assert save(saver, {"at": 1, "best": [0.5, float("nan")]}, due(iteration))
+        assert saver.finish(60)
+    (warning,) = caplog.messages
+    assert "best holds a NaN at iteration 10" in warning
+    assert not any(checkpoint.finite for checkpoint in read_checkpoints(places.ring)[0])
+    ill = Stamp(30, finite=False)
+    assert saver.save({"at": float("nan")}, {}, lambda: ill, due(30))
+    assert saver.finish(60)
+    assert caplog.messages == [warning]
