@@ -227,7 +227,8 @@ class Guard:
     def iteration(self, i: int, *, loss: Any = None, epoch: float | None = None) -> None:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
 
-        Every rank must call this. It is a heartbeat too. `loss` may be a tensor: a device is only waited for when something is saved.
+        Every rank must call this. It is a heartbeat too. `loss` may be a tensor: a device is only waited for
+        when something is saved.
         What is due while the save before is still being written is left out on a single node, and waits
         for it, within bounds, on several.
         """
