@@ -155,12 +155,14 @@ def _make_group() -> Any:
     """
     import torch.distributed as dist
 
-    trouble = ""
+    trouble, trial = "", None
     try:
-        dist.destroy_process_group(dist.new_group(backend="gloo", timeout=timedelta(seconds=CONNECT_S)))
+        trial = dist.new_group(backend="gloo", timeout=timedelta(seconds=CONNECT_S))
     except Exception as error:
         trouble = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-    told = gather(trouble)
+    told = gather(trouble)  # none lets go of it while another still connects
+    if trial is not None:
+        dist.destroy_process_group(trial)
     rank = next((rank for rank, text in enumerate(told) if text), None)
     if rank is None:
         return dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_S))
