@@ -85,7 +85,12 @@ class Loader:
         held = read_checkpoint(shard)
         ours = isinstance(held, Checkpoint) and held.fork == unit.fork and held.world_size == self._world_size
         if not unit.replica and not ours:
-            raise CheckpointError(f"the shard of rank {self._rank} of {self._world_size} is not beside it")
+            raise CheckpointError(
+                f"the shard of rank {self._rank} of {unit.world_size} is not beside it"
+                if unit.world_size == self._world_size
+                else f"it is of {unit.world_size} ranks, and this run has {self._world_size}: only "
+                "milestones can be read by another number of ranks"
+            )
         return os.path.join(ring, name) if unit.replica else "", shard if ours else ""
 
 

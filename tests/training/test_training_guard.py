@@ -21,6 +21,7 @@ from slurm_guard.model.checkpoint import Stamp
 from slurm_guard.model.heartbeat import Heartbeat
 from slurm_guard.model.phase import Phase
 from slurm_guard.training.guard import Guard
+from slurm_guard.training.loading import Loader
 from slurm_guard.training.state import has_nan, read_state, write_state
 
 
@@ -100,6 +101,20 @@ def test_a_ring_directory_that_is_named_is_read_with_the_shard_beside_it(
     point = again.resume(state, per_rank=place)
     assert point is not None
     assert (point.iteration, place["order"]) == (2, 64)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "why"),
+    [(3, "the shard of rank 1 of 3 is not beside it"), (2, "it is of 3 ranks, and this run")],
+)
+def test_a_shard_that_is_named_without_ours_beside_it_cannot_be_read(
+    tmp_path: Path, ranks: int, why: str
+) -> None:
+    """Why, in words that say what can be."""
+    stamp = Stamp(8, fork="a", world_size=3, rank=0, replica=False, shards=3)
+    unit = write_unit(str(tmp_path / "ring"), stamp, lambda path: [write_state({}, path)])
+    with pytest.raises(CheckpointError, match=why):
+        Loader({}, 1, ranks).load_milestone(unit.directory)
 
 
 def test_save_now_saves_both(tmp_path: Path, state: dict[str, Any]) -> None:
