@@ -106,8 +106,30 @@ def apart(rank: int) -> Any:
     return {"group": met.group, "heard": [vote.stop for vote in heard], "warnings": warnings}
 
 
+def connects(rank: int) -> Any:
+    """When the first group was connected and when it was let go; rank 1 takes longer to connect."""
+    import torch.distributed as dist
+
+    times: dict[str, list[float]] = {"connected": [], "let_go": []}
+    make, let_go = dist.new_group, dist.destroy_process_group
+
+    def make_slowly(**options: Any) -> Any:
+        group = make(**options)
+        time.sleep(0.5 if rank == 1 else 0.0)
+        times["connected"].append(time.monotonic())
+        return group
+
+    def note_end(group: Any) -> None:
+        times["let_go"].append(time.monotonic())
+        let_go(group)
+
+    dist.new_group, dist.destroy_process_group = make_slowly, note_end
+    circle.meet(RankPlace(rank, 3, rank), "/nowhere", 1)
+    return {name: each[0] for name, each in times.items()}
+
+
 CASES: dict[str, Callable[[int], Any]] = {
-    case.__name__: case for case in (skewed, asked, dies, freezes, apart)
+    case.__name__: case for case in (skewed, asked, dies, freezes, apart, connects)
 }
 
 

@@ -85,3 +85,10 @@ def test_where_gloo_finds_no_way_a_training_goes_on_without_it(tmp_path: Path) -
         assert said["heard"] == [False, False, rank == 2, False]
         told = ["gloo cannot connect the ranks" in text for text in said["warnings"]]
         assert told == ([True] if rank == 0 else [])
+
+
+def test_no_rank_lets_go_of_the_first_group_while_another_connects(tmp_path: Path) -> None:
+    """The other would take the end of that connection for a network that leads nowhere."""
+    said = [times for times in run_ranks("connects", tmp_path, 3) if times]
+    assert len(said) == 3
+    assert max(times["connected"] for times in said) < min(times["let_go"] for times in said)
