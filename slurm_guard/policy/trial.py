@@ -203,7 +203,10 @@ def _is_ill(checkpoint: Checkpoint, trial: Trial) -> bool:
 
 
 def _was_tried(checkpoint: Checkpoint, trial: Trial, before: Sequence[Trial]) -> bool:
-    is_it = trial.resumed_from == name_checkpoint(checkpoint) and checkpoint.written_s <= trial.began_s
+    # A ring and a milestone of one iteration hold the same state.
+    is_same_moment = parse_iteration(trial.resumed_from) == checkpoint.iteration
+    is_it = is_same_moment or trial.resumed_from == name_checkpoint(checkpoint)
+    is_it = is_it and checkpoint.written_s <= trial.began_s
     return is_it and any(_is_same(earlier, trial) for earlier in before)
 
 

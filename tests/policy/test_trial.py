@@ -90,9 +90,10 @@ def test_same_breach_again_is_not_tried_a_third_time() -> None:
         breach(1000), recovery(1030, "ring:50"),
         breach(2000, iteration=61), recovery(2030, "ring:40"),
     ]  # fmt: skip
-    iteration, reasons = chosen(entries, one(50, 950), one(40, 900))
+    iteration, reasons = chosen(entries, one(50, 950), one(50, 950, MILESTONE), one(40, 900))
     assert iteration == 40
-    assert reasons == ["it was tried: the attempt from it ended as one before, non_finite at iteration 61"]
+    why = "it was tried: the attempt from it ended as one before, non_finite at iteration 61"
+    assert reasons == [why, why], "the milestone of that iteration is the same"
 
 
 @pytest.mark.parametrize(
