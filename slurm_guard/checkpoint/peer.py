@@ -183,7 +183,8 @@ class Peer:
             try:
                 self._answer(wire)
             except CheckpointError as error:
-                wire.apologise(str(error))
+                if not self._closing.is_set():  # an end of this process says all
+                    wire.apologise(str(error))
             wire.linger()
         except Exception as error:
             _log.debug("slurm-guard: a client was not served: %s", error)

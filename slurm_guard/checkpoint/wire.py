@@ -68,7 +68,7 @@ class Wire:
             except OSError as error:
                 raise PeerError(f"the connection broke: {error.strerror or error}") from error
             if not size:
-                raise PeerError("the connection ended before all was said")
+                raise PeerError("the connection ended before all was said") from EOFError()
             view = view[max(size, 0) :]
             if view:
                 self._go_on(deadline)

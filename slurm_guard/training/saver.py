@@ -166,8 +166,15 @@ class Saver:
             peer.put(address, directory, self._writer.cancelled)
         except Exception as error:
             # One that has ended, well or not, is somebody else's news.
-            level = logging.INFO if isinstance(error.__cause__, ConnectionError) else logging.WARNING
+            level = logging.INFO if _is_ended(error) else logging.WARNING
             _log.log(level, "slurm-guard: only this node has it, rank %d takes no copy: %s", partner, error)
+
+
+def _is_ended(error: BaseException | None) -> bool:
+    """Whether the other side has ended, before or in the middle of it."""
+    while error is not None and not isinstance(error, (ConnectionError, EOFError)):
+        error = error.__cause__
+    return error is not None
 
 
 def _attempt(write: Callable[[], Checkpoint | None]) -> Checkpoint | None:

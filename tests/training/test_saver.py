@@ -13,6 +13,7 @@ import pytest
 
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.ring import write_unit
+from slurm_guard.errors import PeerError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.training import saver as module
 from slurm_guard.training.circle import Circle
@@ -217,3 +218,33 @@ def test_a_nan_in_a_healthy_state_is_said_once(places: Directories, caplog: pyte
     assert saver.save({"at": float("nan")}, {}, lambda: ill, due(30))
     assert saver.finish(60)
     assert caplog.messages == [warning]
+
+
+@pytest.mark.parametrize(
+    ("cause", "level"),
+    [
+        (ConnectionRefusedError(), logging.INFO),
+        (EOFError(), logging.INFO),
+        (TimeoutError(), logging.WARNING),
+        (None, logging.WARNING),
+    ],
+)
+def test_a_partner_that_has_ended_is_no_warning(
+    places: Directories, caplog: pytest.LogCaptureFixture, cause: Exception | None, level: int
+) -> None:
+    """At a training's end one rank is always the first to go, maybe while it takes a copy."""
+
+    broken = PeerError("it broke")
+    broken.__cause__ = cause
+
+    class Partner:
+        def put(self, *_: Any) -> bool:
+            raise PeerError("it was not copied") from broken
+
+    peer: Any = Partner()
+    circle = Circle(nodes=("a", "b"), addresses=(None, ("b", 1)), partners=(1,), peer=peer)
+    caplog.set_level(logging.INFO)
+    saver = Saver(places, circle)
+    assert save(saver, {"at": 1}, due(10))
+    assert saver.finish(60)
+    assert [record.levelno for record in caplog.records] == [level]
