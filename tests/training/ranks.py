@@ -7,6 +7,7 @@ goes out: exit code (negative for a signal) or state letter of each rank at the 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ from typing import Any
 
 from slurm_guard.training.writer import finish_all
 
+_PR_SET_PDEATHSIG = 1
+
 
 def start(rank: dict[str, Any], argv: list[str]) -> int:
     """Fork one rank; its pid."""
@@ -24,6 +27,7 @@ def start(rank: dict[str, Any], argv: list[str]) -> int:
     if pid:
         return pid
     code = 1
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives its tests
     try:
         output = os.open(rank["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
