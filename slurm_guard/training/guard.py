@@ -51,7 +51,6 @@ from slurm_guard.training.wording import describe_misfit
 _CLIPPING = "slurm_guard.clipping"
 """The name under which the guard's own state is saved beside the training's."""
 
-_NOT_THERE = "what it alone holds: this checkpoint does not have it, or is of another number of ranks"
 
 _log = logging.getLogger("slurm_guard")
 
@@ -207,22 +206,30 @@ class Guard:
     def _apply(self, loaded: Loaded, directory: str) -> None:
         """Put what was read in its place, on all ranks or with one error on all."""
         assert self._state is not None
-        trouble = ""
+        trouble, anew = "", bool(self._per_rank) and loaded.own is None
         try:
             own = {name: loaded.saved.pop(name) for name in (_CLIPPING,) if name in loaded.saved}
             apply_state(self._state, loaded.saved)
             apply_state(dict.fromkeys(own, self._clipper), own)
             if loaded.own is not None:
                 apply_state(self._per_rank, loaded.own)
-            elif self._per_rank:
-                _log.warning("slurm-guard: rank %d begins anew with %s", self._place.rank, _NOT_THERE)
             if loaded.random is not None:
                 apply_random(loaded.random)
         except CheckpointError as error:
             trouble = str(error)
-        told = {text: rank for rank, text in reversed(list(enumerate(gather(trouble)))) if text}
-        if told:
-            raise MisfitError(describe_misfit(directory, (f"rank {r}: {text}" for text, r in told.items())))
+        told = gather((trouble, anew))
+        if troubles := {text: rank for rank, (text, _) in reversed(list(enumerate(told))) if text}:
+            raise MisfitError(
+                describe_misfit(directory, (f"rank {r}: {text}" for text, r in troubles.items()))
+            )
+        if self._place.rank == 0 and any(new for _, new in told):
+            _log.warning(
+                "slurm-guard: %d of %d ranks begin anew with what each has for itself (per_rank): %s does"
+                " not have it, or is of another number of ranks",
+                sum(new for _, new in told),
+                len(told),
+                directory,
+            )
 
     def iteration(self, i: int, *, loss: Any = None, epoch: float | None = None) -> None:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
