@@ -23,7 +23,7 @@ def test_list_names_every_benchmark() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == [
         "latency", "stream", "pipe", "iteration", "start", "memory", "reader", "judge", "heartbeat",
-        "checkpoint", "prolog", "probe", "sweep", "all",
+        "checkpoint", "pace", "prolog", "probe", "sweep", "all",
     ]  # fmt: skip
 
 

@@ -214,7 +214,8 @@ def test_stranger_that_keeps_the_output_open(bench: Bench) -> None:
 @pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT", "USR1", "USR2", "INT", "CONT"])
 def test_signals_are_given_on_once(bench: Bench, name: str) -> None:
     """A signal sent to the front alone reaches srun, once, and the guard hears of it."""
-    front = bench.start(f"trap 'echo got' {name}; echo up; for i in 1 2 3 4; do sleep 0.1; done")
+    wait = "while [ $got = 0 ]; do sleep 0.1; done; sleep 0.3"
+    front = bench.start(f"got=0; trap 'echo got; got=1' {name}; echo up; {wait}")
     assert front.stdout is not None
     assert front.stdout.readline() == b"up\n"
     front.send_signal(getattr(signal, f"SIG{name}"))

@@ -69,7 +69,7 @@ def undisturbed(five: RealCluster) -> dict[str, dict[int, str]]:
             pytest.param("--sharded", (n,), "ring", marks=[] if n == 1 else pytest.mark.long)
             for n in range(4)
         ),
-        ("--sharded", (1, 2), "milestone"),
+        pytest.param("--sharded", (1, 2), "milestone", marks=pytest.mark.long),
     ],
 )
 def test_the_requeued_job_goes_on_to_the_last_digit(
