@@ -86,8 +86,8 @@ def _reason(error: CommandFailed) -> str:
 
 
 def parse_dump(text: str, pid: int) -> StackDump:
-    """The stack in py-spy's JSON; refused where it has no thread. The main thread says where it stands,
-    and all together where it waits for another one.
+    """The stack in py-spy's JSON; refused where it has no thread. The main thread comes first and says where
+    it stands, and all together where it waits for another one.
     """
     try:
         threads = json.loads(text)
@@ -101,7 +101,8 @@ def parse_dump(text: str, pid: int) -> StackDump:
         top = _frame(main["frames"][0]) if main["frames"] else ""
         phases = (recognise_frames(_pairs(thread)) for thread in (main, *moving))
         phase = next((one for one in phases if one is not None), None)
-        text = "\n".join(map(_thread, threads))
+        # Whoever reads it looks for the training: it stands first, before threads that only serve it.
+        text = "\n".join(map(_thread, [main, *(thread for thread in threads if thread is not main)]))
         return StackDump(text, signature, top, phase=phase, waits=waits_for_child(frames))
     except (ValueError, KeyError, TypeError):
         return StackDump(refused="py-spy gave no readable answer")

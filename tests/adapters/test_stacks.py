@@ -133,6 +133,14 @@ def test_a_main_thread_that_waits_for_another_stands_where_that_stands() -> None
     assert [dump.phase for dump in trains] == [None] * 2
 
 
+def test_the_main_thread_comes_first() -> None:
+    """Before those that serve it, wherever py-spy has them."""
+    frame = {"name": "accept", "filename": "socket.py", "line": 294}
+    threads = [{"thread_name": name, "thread_id": 1, "frames": [frame]} for name in ("peer", "MainThread")]
+    lines = parse_dump(json.dumps(threads), 7).text.splitlines()
+    assert [line.partition('"')[2] for line in lines if line.startswith("Thread")] == ['MainThread"', 'peer"']
+
+
 def test_an_answer_that_is_no_stack_is_refused() -> None:
     """Cut JSON, no threads, no frames."""
     assert parse_dump('[{"pid"', 1).refused
