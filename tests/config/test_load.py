@@ -86,8 +86,10 @@ def test_wrong_file(tmp_path: Path, text: str, told: str) -> None:
         ("[braker]\n", "[braker] is no section: did you mean breaker?"),
         (
             "[zzz]\n",
-            "known are guard, numeric, heartbeat, hardware, scene, kill, recovery, checkpoint, paths, "
-            "hooks, node, ",
+            (
+                "known are guard, numeric, heartbeat, hardware, scene, kill, recovery, checkpoint, paths, "
+                "hooks, node, "
+            ),
         ),
         ("drain_limit = 3\n", "drain_limit = 3 stands outside its section: put it under [breaker]"),
     ],
