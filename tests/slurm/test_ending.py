@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ITERATIONS = 100_000
 FEW = 100
+PAST_A_LOOK_S = 31
+"""Slurm looks once before the end: else the signal and the end may come in the same look."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,11 @@ def user(*argv: str) -> Callable[[RealCluster, str], object]:
     return lambda cluster, job: cluster.run_as_user([*argv, job])
 
 
-def end_soon(cluster: RealCluster, job: str) -> object:
-    """The time limit comes in 20 s; Slurm looks every 30 s only, at `--signal` too."""
-    return cluster.run_as_root(["scontrol", "update", f"jobid={job}", "EndTime=now+20"])
+def end_in(seconds: int) -> Callable[[RealCluster, str], object]:
+    """The time limit comes in so many seconds; Slurm looks every 30 s only, at `--signal` too."""
+    return lambda cluster, job: cluster.run_as_root(
+        ["scontrol", "update", f"jobid={job}", f"EndTime=now+{seconds}"]
+    )
 
 
 def suspend(cluster: RealCluster, job: str) -> object:
@@ -61,13 +65,17 @@ CANCELLED, TIMEOUT, COMPLETED = frozenset({"CANCELLED"}), frozenset({"TIMEOUT"})
 FAILED = frozenset({"FAILED"})
 WAYS = {
     # The slow ones first: there is room for eight at a time.
-    "time limit": Way(end_soon, TIMEOUT),
-    "--signal, ranks die": Way(end_soon, FAILED | TIMEOUT, options=("-t5", "--signal=USR1@15")),
+    "time limit": Way(end_in(20), TIMEOUT),
+    "--signal, ranks die": Way(end_in(PAST_A_LOOK_S), FAILED | TIMEOUT, options=("-t5", "--signal=USR1@15")),
     "--signal, ranks live": Way(
-        end_soon, TIMEOUT, fault="handles", options=("-t5", "--signal=USR1@15"), says=("heard USR1",)
+        end_in(PAST_A_LOOK_S),
+        TIMEOUT,
+        fault="handles",
+        options=("-t5", "--signal=USR1@15"),
+        says=("heard USR1",),
     ),
     "--signal to the batch shell": Way(
-        end_soon, FAILED | TIMEOUT, fault="leave", options=("-t5", "--signal=B:USR1@15")
+        end_in(PAST_A_LOOK_S), FAILED | TIMEOUT, fault="leave", options=("-t5", "--signal=B:USR1@15")
     ),
     "suspend": Way(suspend, COMPLETED, iterations=FEW, fault="none", guard=("--stall-s", "4")),
     "requeue by the user": Way(user("scontrol", "requeue"), COMPLETED, restarts="1", options=("--requeue",)),
