@@ -1,18 +1,15 @@
-"""Real ranks that agree (gloo): `python accord_ranks.py CASE DIRECTORY WORLD`; each writes what it did.
+"""What ranks that agree do, for gloo_ranks.py.
 
 No rank's clock moves like another's, and none of them like that of the machine.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from slurm_guard.testing.clock import FakeClock
@@ -21,7 +18,6 @@ from slurm_guard.training.accord import Accord, Vote
 from slurm_guard.training.pace import Pace
 from slurm_guard.training.rendezvous import RankPlace
 
-LIMIT_S = 60.0
 ITERATION_S = 10.0
 EVERY_S = 45.0
 
@@ -65,17 +61,17 @@ class _Kept(logging.Handler):
         self._kept.append(record.getMessage())
 
 
-def skewed(rank: int) -> Any:
+def skewed(rank: int, directory: str) -> Any:
     """All go on, one sleeping for a second in between."""
     return Training(rank, Accord()).run(30, lambda i: time.sleep(1.0 if (rank, i) == (1, 12) else 0.001))
 
 
-def asked(rank: int) -> Any:
+def asked(rank: int, directory: str) -> Any:
     """The last rank is asked to stop in iteration 7."""
     return Training(rank, Accord()).run(30, lambda i: (rank, i) == (2, 7))
 
 
-def dies(rank: int) -> Any:
+def dies(rank: int, directory: str) -> Any:
     """Rank 0, that has the clock, is killed in iteration 22; one is asked to stop later."""
 
     def before(i: int) -> bool:
@@ -87,13 +83,13 @@ def dies(rank: int) -> Any:
     return Training(rank, Accord()).run(60, before)
 
 
-def freezes(rank: int) -> Any:
+def freezes(rank: int, directory: str) -> Any:
     """Rank 1 is late in iteration 22 by more than the others' patience."""
     training = Training(rank, Accord(patience_s=3.0))
     return training.run(40, lambda i: time.sleep(6.0 if (rank, i) == (1, 22) else 0.001))
 
 
-def apart(rank: int) -> Any:
+def apart(rank: int, directory: str) -> Any:
     """Gloo finds no way for rank 1 after the beginning, as where only NCCL knows the right interface."""
     circle.CONNECT_S = 2.0
     warnings: list[str] = []
@@ -106,7 +102,7 @@ def apart(rank: int) -> Any:
     return {"group": met.group, "heard": [vote.stop for vote in heard], "warnings": warnings}
 
 
-def connects(rank: int) -> Any:
+def connects(rank: int, directory: str) -> Any:
     """When the first group was connected and when it was let go; rank 1 takes longer to connect."""
     import torch.distributed as dist
 
@@ -126,49 +122,3 @@ def connects(rank: int) -> Any:
     dist.new_group, dist.destroy_process_group = make_slowly, note_end
     circle.meet(RankPlace(rank, 3, rank), "/nowhere", 1)
     return {name: each[0] for name, each in times.items()}
-
-
-CASES: dict[str, Callable[[int], Any]] = {
-    case.__name__: case for case in (skewed, asked, dies, freezes, apart, connects)
-}
-
-
-def _rank(rank: int, case: str, directory: str, world: int) -> None:
-    import torch.distributed as dist
-
-    try:
-        dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=world)
-        said = CASES[case](rank)
-    except Exception as error:
-        said = {"error": f"{type(error).__name__}: {error}"}
-    Path(directory, f"{rank}.json").write_text(json.dumps(said), encoding="utf-8")
-
-
-def main(case: str, directory: str, world: int) -> int:
-    """Load torch once, then fork the ranks; 1 when one still runs at the limit."""
-    import torch
-    import torch.distributed  # loaded here, not in each rank
-
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    pids = []
-    for rank in range(world):
-        pid = os.fork()
-        if not pid:
-            try:
-                _rank(rank, case, directory, world)
-            finally:
-                os._exit(0)
-        pids.append(pid)
-    deadline, left = time.monotonic() + LIMIT_S, set(pids)
-    while left and time.monotonic() < deadline:
-        left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
-        time.sleep(0.01)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return 1 if left else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

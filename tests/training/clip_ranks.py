@@ -1,25 +1,28 @@
-"""Real ranks that clip (gloo): `python clip_ranks.py CASE DIRECTORY` prints what each of two ranks says."""
+"""What two ranks that clip do, for gloo_ranks.py."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Callable
+import logging
 from typing import Any
+
+from slurm_guard.training.clipping import Clipper
 
 RANKS = 2
 
 
-def ddp(rank: int) -> Any:
+def make_clipper() -> Clipper:
+    """One whose words about skipped updates nobody hears."""
+    logging.getLogger("slurm_guard").addHandler(logging.NullHandler())
+    return Clipper()
+
+
+def ddp(rank: int, directory: str) -> Any:
     """One rank's loss is NaN at the third iteration: what all did, and what weights they have at the end."""
     import torch
 
-    from slurm_guard.training.clipping import Clipper
-
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer, clipper, norms = torch.optim.AdamW(model.parameters(), lr=0.1), Clipper(), []
+    optimizer, clipper, norms = torch.optim.AdamW(model.parameters(), lr=0.1), make_clipper(), []
     weights = []
     for iteration in range(5):
         optimizer.zero_grad()
@@ -31,12 +34,10 @@ def ddp(rank: int) -> Any:
     return {"norms": norms, "weights": weights, "skipped": clipper.skipped}
 
 
-def fsdp2(rank: int) -> Any:
+def fsdp2(rank: int, directory: str) -> Any:
     """Shards of one model: the norm is that of the whole, and the clipped gradients have the limit's."""
     import torch
     from torch.distributed.fsdp import fully_shard
-
-    from slurm_guard.training.clipping import Clipper
 
     torch.manual_seed(0)
     whole = torch.nn.Linear(6, 3)
@@ -48,7 +49,7 @@ def fsdp2(rank: int) -> Any:
     whole(inputs).square().mean().backward()
     model(inputs).square().mean().backward()
     expected = torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.25)
-    clipper = Clipper()
+    clipper = make_clipper()
     norm = clipper.clip(model.parameters(), 0.25)
     clipped = [parameter.grad.full_tensor().flatten().tolist() for parameter in model.parameters()]
     for parameter in model.parameters():
@@ -65,56 +66,16 @@ def fsdp2(rank: int) -> Any:
     }
 
 
-def stages(rank: int) -> Any:
+def stages(rank: int, directory: str) -> Any:
     """Each rank holds other parameters: the norm is over both, and NaN on one is NaN on the other."""
     import torch
     import torch.distributed as dist
 
-    from slurm_guard.training.clipping import Clipper
-
     held = torch.nn.Parameter(torch.zeros(1))
-    clipper, group = Clipper(), dist.group.WORLD
+    clipper, group = make_clipper(), dist.group.WORLD
     held.grad = torch.tensor([3.0 if rank == 0 else 4.0])
     norm = clipper.clip(held, 1.0, group=group)
     clipped = held.grad.item()
     held.grad = torch.tensor([float("nan") if rank == 0 else 1.0])
     bad = clipper.clip([held], 1.0, group=group)
     return {"norm": norm, "clipped": clipped, "bad": repr(bad), "left": held.grad is not None}
-
-
-CASES: dict[str, Callable[[int], Any]] = {"ddp": ddp, "fsdp2": fsdp2, "stages": stages}
-
-
-def _rank(rank: int, case: str, directory: str) -> int:
-    import torch.distributed as dist
-
-    try:
-        dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS)
-        said = CASES[case](rank)
-        with open(f"{directory}/{rank}.json", "w", encoding="utf-8") as file:
-            json.dump(said, file)
-        dist.barrier()
-    except Exception as error:
-        print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return 1
-    return 0
-
-
-def main() -> int:
-    """Load torch once, then fork the ranks."""
-    import torch
-    import torch._dynamo  # an optimizer loads it in every rank otherwise
-
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    pids = []
-    for rank in range(RANKS):
-        pid = os.fork()
-        if not pid:
-            os._exit(_rank(rank, *sys.argv[1:3]))
-        pids.append(pid)
-    return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Ranks with sharded state, for the tests that need some."""
+"""Real ranks, for the tests that need some."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ import pytest
 
 @pytest.fixture(scope="session")
 def run_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, int, Path], list[Any]]]:
-    """Run a case of shard_ranks.py on so many ranks: what each of them says. Nothing is printed by them."""
-    program = Path(__file__).with_name("shard_ranks.py")
+    """Run a function, as `shard_ranks.ring`, on so many ranks: what each of them says, None of one that died.
+
+    Nothing is printed by them.
+    """
+    program = Path(__file__).with_name("gloo_ranks.py")
     noise = tmp_path_factory.mktemp("ranks") / "noise"
     with (
         noise.open("wb") as errors,
@@ -42,4 +45,4 @@ def run_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
             return answers
 
         yield run
-        given.close()
+        server.kill()

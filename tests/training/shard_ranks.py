@@ -1,22 +1,12 @@
-"""Real ranks with sharded state (gloo, FSDP2), started fast: torch is loaded once, then every rank is a fork.
-
-A JSON object a line comes in (`case`, `world`, `directory`), one goes out: what each rank says, or its error.
-"""
+"""What ranks with sharded state (FSDP2) do, for gloo_ranks.py."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import sys
-import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-LIMIT_S = 100.0
 TIMEOUT = timedelta(seconds=2)
 """Of the group that a rank stays away from."""
 
@@ -298,66 +288,3 @@ def reduced(rank: int, directory: str) -> Any:
     resume_ring(ringed, held)
     load_milestone(milestone, f"{directory}/milestone")
     return [train(each, 2) for each in (state, ringed, milestone)]
-
-
-CASES: dict[str, Callable[[int, str], Any]] = {
-    case.__name__: case
-    for case in (
-        ring, ring_hybrid, ring_tied, ring_refused, write, write_hybrid, write_tied,
-        read, read_hybrid, read_tied, absent, left_out, cancelled, reduced,
-    )
-}  # fmt: skip
-
-
-def start(rank: int, order: dict[str, Any], store: str) -> int:
-    """Fork one rank; its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=order["world"])
-        said = CASES[order["case"]](rank, order["directory"])
-        Path(f"{store}.{rank}").write_text(json.dumps(said), encoding="utf-8")
-        dist.barrier()
-    except BaseException:
-        Path(f"{store}.{rank}").write_text(json.dumps({"error": traceback.format_exc()}), encoding="utf-8")
-    finally:
-        os._exit(0)
-
-
-def finish(pids: list[int]) -> None:
-    """Wait for all, and kill what is left at the limit."""
-    deadline, left = time.monotonic() + LIMIT_S, set(pids)
-    while left and time.monotonic() < deadline:
-        left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
-        time.sleep(0.01)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
-def serve() -> None:
-    """Answer until the input ends."""
-    import torch
-    import torch._dynamo  # an optimizer loads it in every rank otherwise
-    import torch.distributed.checkpoint
-    import torch.distributed.fsdp
-
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    for count, line in enumerate(sys.stdin):
-        order = json.loads(line)
-        os.makedirs(order["directory"], exist_ok=True)
-        store = f"{order['directory']}.store{count}"
-        finish([start(rank, order, store) for rank in range(order["world"])])
-        said = [Path(f"{store}.{rank}") for rank in range(order["world"])]
-        print(
-            json.dumps([json.loads(p.read_text()) if p.exists() else {"error": "hangs"} for p in said]),
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    serve()

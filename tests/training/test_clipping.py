@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ from slurm_guard.policy.log.parser import LineParser
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.state import read_state, write_state
 
+RunRanks = Callable[[str, int, Path], "list[Any]"]
+
 
 def parameter(gradient: float | None) -> Any:
     import torch
@@ -23,17 +23,6 @@ def parameter(gradient: float | None) -> Any:
     held = torch.nn.Parameter(torch.ones(1))
     held.grad = None if gradient is None else torch.tensor([gradient])
     return held
-
-
-def run_ranks(case: str, directory: Path) -> list[dict[str, Any]]:
-    """What each real rank says."""
-    program = Path(__file__).with_name("clip_ranks.py")
-    done = subprocess.run(
-        [sys.executable, str(program), case, str(directory)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def test_it_clips_as_torch_does() -> None:
@@ -181,9 +170,9 @@ def test_parameters_of_fsdp1_are_refused() -> None:
         Clipper().clip([flat(torch.ones(1))], 1.0)
 
 
-def test_ranks_of_ddp_skip_alike(tmp_path: Path) -> None:
+def test_ranks_of_ddp_skip_alike(run_ranks: RunRanks, tmp_path: Path) -> None:
     """The NaN of one is everybody's after the average: no update on any, and the weights stay the same."""
-    first, second = run_ranks("ddp", tmp_path)
+    first, second = run_ranks("clip_ranks.ddp", 2, tmp_path)
     assert first == second
     assert [index for index, norm in enumerate(first["norms"]) if norm == "nan"] == [2]
     assert first["skipped"] == 1
@@ -191,18 +180,18 @@ def test_ranks_of_ddp_skip_alike(tmp_path: Path) -> None:
     assert first["weights"][3] != first["weights"][2]
 
 
-def test_shards_of_fsdp2_are_clipped_by_the_norm_of_the_whole(tmp_path: Path) -> None:
+def test_shards_of_fsdp2_are_clipped_by_the_norm_of_the_whole(run_ranks: RunRanks, tmp_path: Path) -> None:
     """And a NaN in one rank's shard is no update on all."""
-    for said in run_ranks("fsdp2", tmp_path):
+    for said in run_ranks("clip_ranks.fsdp2", 2, tmp_path):
         assert said["norm"] == pytest.approx(said["expected"], rel=1e-5)
         for clipped, wanted in zip(said["clipped"], said["wanted"], strict=True):
             assert clipped == pytest.approx(wanted, rel=1e-4)
         assert (said["bad"], said["left"], said["skipped"]) == ("nan", 0, 1)
 
 
-def test_stages_of_a_pipeline_share_one_norm(tmp_path: Path) -> None:
+def test_stages_of_a_pipeline_share_one_norm(run_ranks: RunRanks, tmp_path: Path) -> None:
     """The root of the sum of squares over the group, so that all clip, and skip, alike."""
-    first, second = run_ranks("stages", tmp_path)
+    first, second = run_ranks("clip_ranks.stages", 2, tmp_path)
     assert (first["norm"], second["norm"]) == (5.0, 5.0)
     assert (first["clipped"], second["clipped"]) == pytest.approx((0.6, 0.8), rel=1e-5)
     assert [(said["bad"], said["left"]) for said in (first, second)] == [("nan", False)] * 2

@@ -24,7 +24,7 @@ TOLERANCE = 1e-5
 def milestone(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
     """What four ranks wrote, and the losses with which they went on. Don't touch: copy it."""
     directory = tmp_path_factory.mktemp("milestone") / "of-4"
-    said = run_ranks("write", 4, directory)
+    said = run_ranks("shard_ranks.write", 4, directory)
     return directory, said[0]["losses"]
 
 
@@ -47,7 +47,7 @@ def test_another_number_of_ranks_or_another_mesh_goes_on_with_the_same_loss(
 ) -> None:
     """From four ranks to two, to one, and to two replicas of two shards."""
     directory, losses = milestone
-    for rank in run_ranks(case, world, directory):
+    for rank in run_ranks(f"shard_ranks.{case}", world, directory):
         assert rank["losses"] == pytest.approx(losses, rel=TOLERANCE)
         assert rank["seen"] == [6]
         assert "model.0.weight has shape [7, 5] in the checkpoint and [8, 5]" in rank["wider"]
@@ -58,7 +58,7 @@ def test_the_same_ranks_go_on_to_the_last_digit(
 ) -> None:
     """Nothing is rounded on the way."""
     directory, losses = milestone
-    assert [rank["losses"] for rank in run_ranks("read", 4, directory)] == [losses] * 4
+    assert [rank["losses"] for rank in run_ranks("shard_ranks.read", 4, directory)] == [losses] * 4
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,9 @@ def test_other_ways_of_sharding_are_read_too(
     run_ranks: RunRanks, tmp_path: Path, writers: tuple[str, int], readers: tuple[str, int]
 ) -> None:
     """From two ranks to four, from replicas of shards, and with a tied weight."""
-    losses = run_ranks(*writers, tmp_path / "milestone")[0]["losses"]
-    for rank in run_ranks(*readers, tmp_path / "milestone"):
+    written, read = (f"shard_ranks.{case}" for case, _ in (writers, readers))
+    losses = run_ranks(written, writers[1], tmp_path / "milestone")[0]["losses"]
+    for rank in run_ranks(read, readers[1], tmp_path / "milestone"):
         assert rank["losses"] == pytest.approx(losses, rel=TOLERANCE)
 
 
@@ -103,7 +104,7 @@ def test_a_rank_writes_one_file_and_what_two_hold_is_written_once(
         *(f"__{rank}_0.distcp" for rank in range(4)),
         "state.pt",
     ]
-    said = run_ranks("write_hybrid", 4, tmp_path / "hybrid")
+    said = run_ranks("shard_ranks.write_hybrid", 4, tmp_path / "hybrid")
     assert [len(rank["parts"]) for rank in said] == [2, 1, 1, 1]
     metadata = read_metadata(str(tmp_path / "hybrid"))
     chunks = [len(listed.chunks) for listed in metadata.state_dict_metadata.values()]
@@ -113,7 +114,7 @@ def test_a_rank_writes_one_file_and_what_two_hold_is_written_once(
 
 def test_a_rank_that_does_not_come_ends_it_for_all(run_ranks: RunRanks, tmp_path: Path) -> None:
     """Within the time limit of their group, and with an error, so that nothing is believed."""
-    *said, absent = run_ranks("absent", 4, tmp_path / "milestone")
+    *said, absent = run_ranks("shard_ranks.absent", 4, tmp_path / "milestone")
     assert all("the ranks cannot write tensors together" in text for text in said)
     assert absent == ""
     assert not (tmp_path / "milestone" / METADATA).exists()
@@ -121,7 +122,7 @@ def test_a_rank_that_does_not_come_ends_it_for_all(run_ranks: RunRanks, tmp_path
 
 def test_what_fails_on_one_rank_is_known_to_all(run_ranks: RunRanks, tmp_path: Path) -> None:
     """With the rank and the reason, not what torch says of it."""
-    said = run_ranks("cancelled", 4, tmp_path / "milestone")
+    said = run_ranks("shard_ranks.cancelled", 4, tmp_path / "milestone")
     assert said == ["rank 1 cannot write its tensors: CheckpointError: the save was cancelled"] * 4
 
 

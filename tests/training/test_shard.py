@@ -22,7 +22,7 @@ def test_training_goes_on_after_a_resume_as_without_to_the_last_digit(
     run_ranks: RunRanks, tmp_path: Path, case: str, rows: str
 ) -> None:
     """With AdamW's moments, rows that nothing divides, ranks without any, two replicas, and a tied weight."""
-    said = run_ranks(case, 4, tmp_path / case)
+    said = run_ranks(f"shard_ranks.{case}", 4, tmp_path / case)
     assert all(rank["again"] == rank["kept"] == said[0]["kept"] for rank in said)
     assert all(rank["equal"] and rank["plain"] == ["step"] and rank["seen"] == [6] for rank in said)
     assert "".join(str(rank["rows"][0]) for rank in said) == rows
@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_refused_with_the_tensor_and_a_remedy(
     run_ranks: RunRanks, tmp_path: Path
 ) -> None:
     """Another model, another mesh, a part that is gone or of another rank: one error each, on every rank."""
-    for said in run_ranks("ring_refused", 4, tmp_path / "ring"):
+    for said in run_ranks("shard_ranks.ring_refused", 4, tmp_path / "ring"):
         assert "model.0.weight has shape [7, 5] in the checkpoint and [8, 5]" in said["wider"]
         assert "resume with the model" in said["deeper"]
         for other in ("hybrid", "plain"):
@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_refused_with_the_tensor_and_a_remedy(
 
 def test_state_of_other_shapes_than_its_parameter_comes_back(run_ranks: RunRanks, tmp_path: Path) -> None:
     """An optimizer may keep one number a row; from the ring and from a milestone."""
-    for kept, ring, milestone in run_ranks("reduced", 4, tmp_path):
+    for kept, ring, milestone in run_ranks("shard_ranks.reduced", 4, tmp_path):
         assert ring == milestone == kept
 
 
