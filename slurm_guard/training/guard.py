@@ -35,6 +35,7 @@ from slurm_guard.training.accord import Accord, Vote
 from slurm_guard.training.agreement import Wish, agree, read_wish
 from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
+from slurm_guard.training.given import check_count, check_place, check_signals, check_state
 from slurm_guard.training.heartbeat import heartbeat
 from slurm_guard.training.loading import Loaded, Loader
 from slurm_guard.training.pace import Pace, plan_pace
@@ -82,25 +83,21 @@ class Guard:
         milestone_epochs: int | None = None,
         rule: Retention = ALL,
         copies: int = 1,
-        stop_on: Iterable[signal.Signals] = (),
+        stop_on: Iterable[signal.Signals] | signal.Signals = (),
     ) -> None:
-        given = {"milestone_every": milestone_every, "milestone_epochs": milestone_epochs}
-        for name, every in given.items():
-            if every is not None and every < 1:
-                unit = "epochs" if name == "milestone_epochs" else "iterations"
-                raise CheckpointError(f"{name}={every}: give a number of {unit}, or None for never")
         self._directories = directories
         self._place = place
         self._wish = wish
         self._pace = pace
-        self._milestone_every = milestone_every
-        self._milestone_epochs = milestone_epochs
+        self._milestone_every = check_count("milestone_every", milestone_every, "iterations")
+        self._milestone_epochs = check_count("milestone_epochs", milestone_epochs, "epochs")
         self._copies = copies
         self._state: MutableMapping[str, Any] | None = None
         self._per_rank: MutableMapping[str, Any] = {}
         self._saver = Saver(directories, Circle(), rule=rule)
         self._clipper = Clipper()
-        self._notice = StopNotice(stop_on) if stop_on else None
+        signals = check_signals(stop_on)
+        self._notice = StopNotice(signals) if signals else None
         self._accord = Accord()
         self._pid = 0
         self._phase = "train"
@@ -114,7 +111,7 @@ class Guard:
         ring_every_s: float | None = None,
         milestone_every: int | None = None,
         milestone_epochs: int | None = None,
-        stop_on: Iterable[signal.Signals] = (),
+        stop_on: Iterable[signal.Signals] | signal.Signals = (),
         environment: Mapping[str, str] | None = None,
     ) -> Guard:
         """A guard for this process, directories and rank taken from the environment (default: os.environ).
@@ -128,9 +125,9 @@ class Guard:
         iteration, that one or the next, and end with exit code 85. What the signals did before is replaced.
 
         Raises:
-            CheckpointError: a number below 1, both kinds of ring, or one of SLURM_GUARD_RESUME_FROM,
+            CheckpointError: no number from 1 on, both kinds of ring, or one of SLURM_GUARD_RESUME_FROM,
                 _MILESTONE_KEEP, _RING_COPIES and _NODE_MTBF_HOURS cannot be understood.
-            UsageError: a signal of `stop_on` cannot be caught, or not in this thread.
+            UsageError: a signal of `stop_on` is none, or cannot be caught, or not in this thread.
         """
         known = os.environ if environment is None else environment
         return cls(
@@ -158,9 +155,10 @@ class Guard:
         first iteration.
 
         Raises:
-            CheckpointError: the state is sharded in another way, has a name of ours or does not fit the
-                checkpoint, or nothing can be read though SLURM_GUARD_RESUME_FROM names a directory.
+            CheckpointError: the state has no names or one of ours, is sharded in another way, or does not fit
+                the checkpoint; or nothing can be read though SLURM_GUARD_RESUME_FROM names a directory.
         """
+        check_state(state, per_rank or {})
         if why := has_foreign_shards({**state, **(per_rank or {})}):
             raise CheckpointError(why)
         if _CLIPPING in state:
@@ -180,6 +178,7 @@ class Guard:
         found = agreed.checkpoint
         if found is not None and agreed.loaded is not None:
             self._apply(agreed.loaded, found.directory)
+        self._saver.begin(found)
         say_resumed(found)
         self._pace.begin(nodes=len(set(circle.nodes)), judge=circle.rank == 0 or not circle.connected)
         if found is None:
@@ -239,6 +238,7 @@ class Guard:
         What is due while the save before is still being written is left out on a single node, and waits
         for it, within bounds, on several.
         """
+        i = check_place("iteration", i)
         heartbeat(i, loss=loss, epoch=epoch, phase="train", norm=self._clipper.take_norm())
         self._last = (i, loss, epoch)
         heard = self._hear(i)
@@ -267,6 +267,7 @@ class Guard:
 
         Every rank must call this, after all that the training itself does at the end of an epoch.
         """
+        e = check_place("epoch_end", e)
         heartbeat(epoch=e + 1)
         if self._last is not None:
             self._last = (*self._last[:2], float(e + 1))
@@ -345,4 +346,5 @@ class Guard:
 
 def _stamp(iteration: int, loss: Any, epoch: float | None) -> Stamp:
     number = None if loss is None else float(loss.detach() if hasattr(loss, "detach") else loss)
-    return Stamp(iteration, epoch, number, number is None or math.isfinite(number))
+    at = None if epoch is None else float(epoch)  # one of NumPy, or a tensor, is none in a manifest
+    return Stamp(iteration, at, number, number is None or math.isfinite(number))

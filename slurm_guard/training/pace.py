@@ -18,6 +18,7 @@ from slurm_guard.errors import CheckpointError
 from slurm_guard.policy.cadence import LONGEST_S, NODE_MTBF_S, SHORTEST_S, estimate_mtbf, plan_cadence
 from slurm_guard.ports import Clock
 from slurm_guard.training.accord import Vote
+from slurm_guard.training.given import check_count, check_seconds
 from slurm_guard.training.past import Past, read_past
 
 AUTO = "auto"
@@ -156,23 +157,16 @@ def plan_pace(
     Raises:
         CheckpointError: both are given, one makes no sense, or SLURM_GUARD_NODE_MTBF_HOURS is no number.
     """
-    if ring_every is not None and ring_every_s is not None:
-        raise CheckpointError(f"ring_every={ring_every} and ring_every_s={ring_every_s:g}: give one of them")
     if ring_every_s is not None:
-        if not 1 <= ring_every_s < math.inf:
-            raise CheckpointError(f"ring_every_s={ring_every_s:g}: give seconds from 1 on, or None for never")
-        return Pace(every_s=float(ring_every_s))
+        seconds = check_seconds("ring_every_s", ring_every_s)
+        if ring_every is not None:
+            raise CheckpointError(f"ring_every={ring_every} and ring_every_s={seconds:g}: give one of them")
+        return Pace(every_s=seconds)
     if ring_every == AUTO:
         state = plan_state_directory(environment, cwd)
         rate = Rate(_read_node_mtbf(environment), lambda now_s: read_past(state, now_s))
         return Pace(every_s=SHORTEST_S, rate=rate)
-    if ring_every is None:
-        return Pace()
-    if isinstance(ring_every, str) or ring_every < 1:
-        raise CheckpointError(
-            f'ring_every={ring_every}: give a number of iterations, "auto", or None for never'
-        )
-    return Pace(every=ring_every)
+    return Pace(every=check_count("ring_every", ring_every, "iterations", '"auto", or None for never'))
 
 
 def _read_node_mtbf(environment: Mapping[str, str]) -> float:

@@ -179,7 +179,7 @@ def test_it_says_how_many_iterations_lie_between_two_saves() -> None:
     ("ring_every", "ring_every_s", "told"),
     [
         (0, None, 'ring_every=0: give a number of iterations, "auto", or None for never'),
-        ("often", None, 'ring_every=often: give a number of iterations, "auto", or None for never'),
+        ("often", None, "ring_every='often': give a number of iterations, \"auto\", or None for never"),
         (None, 0.5, "ring_every_s=0.5: give seconds from 1 on, or None for never"),
         (None, float("nan"), "ring_every_s=nan: give seconds from 1 on, or None for never"),
         (100, 1800.0, "ring_every=100 and ring_every_s=1800: give one of them"),
