@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,18 @@ def test_numbers_of_numpy_and_of_torch_are_numbers(tmp_path: Path, caplog: pytes
     found = read_checkpoints(str(tmp_path / "ring" / "cluster-local"))[0]
     assert [(c.iteration, c.loss, c.epoch) for c in found] == [(3, 2.5, 0.5), (4, 2.5, 0.5)]
     assert not caplog.records
+
+
+def test_it_is_imported_beside_the_heartbeat_and_only_when_asked_for() -> None:
+    """A training that only says its heartbeats starts as fast as before; neither loads torch."""
+    program = (
+        "import sys\n"
+        "from slurm_guard.training import heartbeat\n"
+        "before = 'slurm_guard.training.guard' in sys.modules\n"
+        "from slurm_guard.training import Guard, ResumePoint\n"
+        "print(before, Guard.__module__, ResumePoint.__name__, 'torch' in sys.modules)\n"
+        "import slurm_guard.training\n"
+        "print(hasattr(slurm_guard.training, 'Gard'))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "False slurm_guard.training.guard ResumePoint False\nFalse\n"
