@@ -57,17 +57,6 @@ def write_state(
     return part
 
 
-def read_state(directory: str, name: str = STATE) -> dict[Any, Any]:
-    """What this file of the directory holds, on the CPU; no code in it is run.
-
-    Raises whatever torch raises.
-    """
-    import torch
-
-    loaded: dict[Any, Any] = torch.load(os.path.join(directory, name), map_location="cpu", weights_only=True)
-    return loaded
-
-
 def apply_state(state: MutableMapping[str, Any], saved: Mapping[str, Any]) -> None:
     """Put the saved state into the objects of `state`; plain values are replaced in the mapping.
 

@@ -53,15 +53,23 @@ def train(state: dict[str, Any], count: int) -> list[float]:
     return losses
 
 
+def read_file(directory: str) -> dict[str, Any]:
+    """What torch reads from the state there."""
+    import torch
+
+    held: dict[str, Any] = torch.load(f"{directory}/state.pt", weights_only=True)
+    return held
+
+
 def save_ring(state: dict[str, Any], directory: str) -> dict[str, Any]:
     """The file of this rank; what it holds."""
     from slurm_guard.training.shard import local_tensor, take_shards
-    from slurm_guard.training.state import collect_state, read_state, write_state
+    from slurm_guard.training.state import collect_state, write_state
 
     whole, shards = take_shards(collect_state(state))
     os.makedirs(directory)
     write_state({"whole": whole, "local": {k: local_tensor(v) for k, v in shards.items()}}, directory)
-    return read_state(directory)
+    return read_file(directory)
 
 
 def save_milestone(
@@ -88,9 +96,9 @@ def save_milestone(
 def load_milestone(state: dict[str, Any], directory: str) -> None:
     """Resume from a milestone, in whatever world this is."""
     from slurm_guard.training.resharding import read_dcp
-    from slurm_guard.training.state import apply_state, read_state
+    from slurm_guard.training.state import apply_state
 
-    apply_state(state, read_dcp(directory, state, read_state(directory)))
+    apply_state(state, read_dcp(directory, state, read_file(directory)))
 
 
 def resume_ring(state: dict[str, Any], held: dict[str, Any]) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from state_file import read_state
 
 from slurm_guard.errors import UsageError
 from slurm_guard.policy.log.parser import LineParser
 from slurm_guard.training.clipping import Clipper
-from slurm_guard.training.state import read_state, write_state
+from slurm_guard.training.state import write_state
 
 RunRanks = Callable[[str, int, Path], "list[Any]"]
 
@@ -131,7 +132,7 @@ def test_the_state_survives_a_checkpoint(tmp_path: Path) -> None:
     for norm in (*[1.0] * 30, 50.0, math.nan):
         first.clip(parameter(norm), 1.0)
     write_state({"clipper": first.state_dict()}, str(tmp_path))
-    second.load_state_dict(read_state(str(tmp_path))["clipper"])
+    second.load_state_dict(read_state(tmp_path)["clipper"])
     assert second.state_dict() == first.state_dict()
     assert (second.share, second.skipped) == (0.5, 1)
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.random
 import pytest
+from state_file import read_state
 
 from slurm_guard.errors import CheckpointError
 from slurm_guard.training.random import apply_random, collect_random
-from slurm_guard.training.state import read_state, write_state
+from slurm_guard.training.state import write_state
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_all_generators_go_on_where_they_were(tmp_path: Path) -> None:
     write_state(collect_random(), str(tmp_path))
     expected = draw()
     assert draw() != expected
-    apply_random(read_state(str(tmp_path)))
+    apply_random(read_state(tmp_path))
     assert draw() == expected
 
 

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from state_file import checkpoint_of
 
 from slurm_guard.checkpoint import reader
 from slurm_guard.checkpoint.part import write_part
 from slurm_guard.errors import CheckpointError, DamagedError
-from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part
+from slurm_guard.model.checkpoint import Checkpoint
 from slurm_guard.training.reading import read_verified
 from slurm_guard.training.state import write_state
-
-
-def checkpoint_of(directory: Path, part: Part) -> Checkpoint:
-    return Checkpoint(CheckpointKind.RING, str(directory), 1, None, None, True, 1, 0.0, (part,), "f")
 
 
 def damage_of(checkpoint: Checkpoint, name: str = "state.pt") -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from state_file import read_state
 
 from slurm_guard.errors import CheckpointError
 from slurm_guard.training.resharding import METADATA, read_dcp, read_metadata
-from slurm_guard.training.state import apply_state, read_state
+from slurm_guard.training.state import apply_state
 
 RunRanks = Callable[[str, int, Path], "list[Any]"]
 TOLERANCE = 1e-5
@@ -38,7 +39,7 @@ def plain() -> dict[str, Any]:
 
 
 def load(directory: Path, state: dict[str, Any]) -> None:
-    apply_state(state, read_dcp(str(directory), state, read_state(str(directory))))
+    apply_state(state, read_dcp(str(directory), state, read_state(directory)))
 
 
 @pytest.mark.parametrize(("case", "world"), [("read", 2), ("read", 1), ("read_hybrid", 4)])

@@ -17,8 +17,8 @@ from slurm_guard.errors import PeerError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.training import saver as module
 from slurm_guard.training.circle import Circle
+from slurm_guard.training.reading import read_verified
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
-from slurm_guard.training.state import read_state
 
 
 def due(iteration: int, *, ring: bool = True, milestone: bool = False) -> Due:
@@ -32,7 +32,7 @@ def save(saver: Saver, state: dict[str, Any], what: Due) -> bool:
 def saved(directory: str) -> dict[int, Any]:
     good, _ = read_checkpoints(directory)
     assert [verify_checkpoint(checkpoint) for checkpoint in good] == [None] * len(good)
-    return {checkpoint.iteration: read_state(checkpoint.directory)["at"] for checkpoint in good}
+    return {checkpoint.iteration: read_verified(checkpoint)["at"] for checkpoint in good}
 
 
 @pytest.fixture

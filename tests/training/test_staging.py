@@ -8,9 +8,10 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from state_file import read_state
 
 from slurm_guard.training.staging import Staging, _make_buffer
-from slurm_guard.training.state import read_state, write_state
+from slurm_guard.training.state import write_state
 
 
 def pointers(staged: dict[str, Any]) -> list[int]:
@@ -34,12 +35,12 @@ def test_what_the_training_does_next_is_not_in_the_copy(tmp_path: Path) -> None:
     advance()
     live = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "seen": seen}
     write_state(live, str(tmp_path))
-    expected = read_state(str(tmp_path))
+    expected = read_state(tmp_path)
     (tmp_path / "state.pt").unlink()
     staged = Staging().copy(live)
     advance()
     write_state(staged, str(tmp_path))
-    found = read_state(str(tmp_path))
+    found = read_state(tmp_path)
     assert str(found) == str(expected)
     assert found["model"]._metadata == expected["model"]._metadata
     assert not torch.equal(found["model"]["weight"], model.weight)
