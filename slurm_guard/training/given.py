@@ -9,6 +9,7 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from slurm_guard.errors import CheckpointError, UsageError
+from slurm_guard.model.checkpoint import Stamp
 
 
 def check_count(name: str, given: Any, unit: str, others: str = "or None for never") -> int | None:
@@ -79,6 +80,17 @@ def check_signals(given: Any) -> tuple[signal.Signals, ...]:
         return tuple(signal.Signals(each) for each in _list(given))
     except ValueError as error:
         raise UsageError(f"stop_on={given!r}: give signals, as (signal.SIGUSR1,)") from error
+
+
+def make_stamp(iteration: int, loss: Any, epoch: Any) -> Stamp:
+    """What a checkpoint says of its moment. A loss on a device is waited for.
+
+    Raises:
+        Exception: loss or epoch is no number.
+    """
+    number = None if loss is None else float(loss.detach() if hasattr(loss, "detach") else loss)
+    at = None if epoch is None else float(epoch)  # one of NumPy, or a tensor, is none in a manifest
+    return Stamp(iteration, at, number, number is None or math.isfinite(number))
 
 
 def _list(given: Any) -> Iterable[Any]:

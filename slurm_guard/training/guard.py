@@ -15,7 +15,6 @@ the states of the random number generators go along, and each rank's own place i
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
@@ -29,13 +28,13 @@ from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.checkpoint.ring_place import doubt_ring
 from slurm_guard.errors import CheckpointError, MisfitError
-from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
+from slurm_guard.model.checkpoint import Checkpoint, Directories
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.accord import Accord, Vote
 from slurm_guard.training.agreement import Wish, agree, read_wish
 from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
-from slurm_guard.training.given import check_count, check_place, check_signals, check_state
+from slurm_guard.training.given import check_count, check_place, check_signals, check_state, make_stamp
 from slurm_guard.training.heartbeat import heartbeat
 from slurm_guard.training.loading import Loaded, Loader
 from slurm_guard.training.pace import Pace, plan_pace
@@ -43,7 +42,7 @@ from slurm_guard.training.random import apply_random
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
 from slurm_guard.training.resumption import say_resumed
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
-from slurm_guard.training.setting import read_copies, read_rule
+from slurm_guard.training.setting import read_copies, read_rule, say_misspelt
 from slurm_guard.training.shard import has_foreign_shards
 from slurm_guard.training.state import apply_state
 from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
@@ -130,6 +129,7 @@ class Guard:
             UsageError: a signal of `stop_on` is none, or cannot be caught, or not in this thread.
         """
         known = os.environ if environment is None else environment
+        say_misspelt(known)
         return cls(
             plan_directories(known, os.getcwd()),
             parse_rank(known),
@@ -180,6 +180,11 @@ class Guard:
             self._apply(agreed.loaded, found.directory)
         self._saver.begin(found)
         say_resumed(found)
+        rates = (self._pace.ever, self._milestone_every, self._milestone_epochs, self._notice)
+        if circle.rank == 0 and not any(rates):
+            _log.warning(
+                'slurm-guard: nothing is saved by itself: give ring_every="auto" and milestone_every'
+            )
         self._pace.begin(nodes=len(set(circle.nodes)), judge=circle.rank == 0 or not circle.connected)
         if found is None:
             return None
@@ -341,10 +346,4 @@ class Guard:
         last = self._last
         with self.phase("checkpoint"):
             due = Due(last[0], ring, milestone)
-            return self._saver.save(self._whole(), self._per_rank, lambda: _stamp(*last), due)
-
-
-def _stamp(iteration: int, loss: Any, epoch: float | None) -> Stamp:
-    number = None if loss is None else float(loss.detach() if hasattr(loss, "detach") else loss)
-    at = None if epoch is None else float(epoch)  # one of NumPy, or a tensor, is none in a manifest
-    return Stamp(iteration, at, number, number is None or math.isfinite(number))
+            return self._saver.save(self._whole(), self._per_rank, lambda: make_stamp(*last), due)

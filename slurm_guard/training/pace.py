@@ -75,6 +75,11 @@ class Pace:
         """Whether the ranks must agree on when a checkpoint is due."""
         return self._interval_s is not None
 
+    @property
+    def ever(self) -> bool:
+        """Whether a checkpoint will be due at all."""
+        return self._every is not None or self._interval_s is not None
+
     def begin(self, *, nodes: int, judge: bool) -> None:
         """The training begins now, or goes on, on so many nodes; `judge` on the one rank that says when."""
         self._nodes, self._judge, self._asked = nodes, judge, False

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from slurm_guard.errors import CheckpointError
 from slurm_guard.policy.retention import Retention, parse_retention
+from slurm_guard.training.rendezvous import parse_rank
+
+_log = logging.getLogger("slurm_guard")
+
+
+def say_misspelt(environment: Mapping[str, str]) -> None:
+    """Warn of variables that are nearly settings. guarded-srun has done so where it is around."""
+    if "SLURM_GUARD_RUN" in environment or parse_rank(environment).rank != 0:
+        return
+    from slurm_guard.config.load import find_misspelt
+
+    for line in find_misspelt(environment):
+        _log.warning("slurm-guard: %s", line)
 
 
 def read_rule(environment: Mapping[str, str]) -> Retention:

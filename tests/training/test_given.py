@@ -100,6 +100,41 @@ def test_numbers_of_numpy_and_of_torch_are_numbers(tmp_path: Path, caplog: pytes
     assert not caplog.records
 
 
+def test_a_variable_that_is_nearly_a_setting_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By rank 0, and by guarded-srun where that is around."""
+    wrong = {"SLURM_GUARD_RING_DIRR": str(tmp_path), "SLURM_GUARD_STATE_DIR": str(tmp_path)}
+    said = "slurm-guard: SLURM_GUARD_RING_DIRR is no setting: did you mean SLURM_GUARD_RING_DIR?"
+    for other, expected in (
+        ({}, [said]),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, []),
+        ({"SLURM_GUARD_RUN": "7.ab"}, []),
+    ):
+        caplog.clear()
+        Guard.from_environment(ring_every=5, environment={**wrong, **other})
+        assert caplog.messages == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "silent"),
+    [
+        ({}, False),
+        ({"ring_every": 5}, True),
+        ({"ring_every_s": 60}, True),
+        ({"milestone_every": 5}, True),
+        ({"milestone_epochs": 2}, True),
+    ],
+)
+def test_a_guard_that_never_saves_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: dict[str, Any], silent: bool
+) -> None:
+    """Nobody calls it for that."""
+    make(tmp_path, **given).resume({"x": 1})
+    said = 'slurm-guard: nothing is saved by itself: give ring_every="auto" and milestone_every'
+    assert caplog.messages == ([] if silent else [said])
+
+
 def test_it_is_imported_beside_the_heartbeat_and_only_when_asked_for() -> None:
     """A training that only says its heartbeats starts as fast as before; neither loads torch."""
     program = (
