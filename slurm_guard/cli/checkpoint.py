@@ -197,7 +197,7 @@ def prune(
         plain(f"{'removed' if yes else 'remove '}  {one.directory}{_size(one.size)}: {one.reason}")
         for one in going
     ]
-    said = [f"{bad.directory}: {bad.reason}" for bad in problems]
+    said = _tell(() if lines else places, problems)
     if going and not yes:
         said.append(f"{len(going)} would be removed; nothing was: add --yes")
     _answer(as_json, body, lines, said, failed=bool(problems))
@@ -220,7 +220,7 @@ def _answer(
 
 def _tell(places: Sequence[Place], problems: Iterable[Skipped]) -> list[str]:
     said = [f"{bad.directory}: {bad.reason}" for bad in problems]
-    if not said and all(place.is_empty for place in places):
+    if not said and places and all(place.is_empty for place in places):
         said.append(f"no checkpoints in {', '.join(place.directory for place in places)}")
     return said
 

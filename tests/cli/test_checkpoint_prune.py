@@ -205,3 +205,14 @@ def test_a_rule_that_means_nothing_is_refused(tmp_path: Path, words: list[str]) 
     milestone(tmp_path, 10)
     assert main(["checkpoint", "prune", str(tmp_path), *words, "--yes"]) == 2
     assert iterations(tmp_path) == [10]
+
+
+def test_where_there_is_nothing_that_is_said(tmp_path: Path) -> None:
+    """The name of another directory looks like a job well done else; what dead writers left is something."""
+    result = CliRunner().invoke(app, ["prune", str(tmp_path), "--keep", "1"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"no checkpoints in {tmp_path}\n"
+    leave_unfinished(tmp_path, age_s=1e6)
+    result = CliRunner().invoke(app, ["prune", str(tmp_path), "--keep", "1"])
+    assert "no checkpoints" not in result.output
+    assert "1 would be removed" in result.output
