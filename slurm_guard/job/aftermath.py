@@ -60,6 +60,8 @@ class Aftermath:
             f"the scene is in {self._journal.folder(order.incident)}; see: slurm-guard incident show"
         )
         try:
+            if self._settings.recovery != "stop":
+                self.rescuer.wake(place.allocation)
             outcome = recoverer.recover(order, place)
         except Exception as error:
             reason = f"the recovery failed ({type(error).__name__}: {error})"

@@ -36,6 +36,9 @@ from slurm_guard.policy.srun_argv import plan_restart_argv
 
 _GUARD_ANSWER_S = 3.0
 _GUARD_START_S = 7.0
+_GUARD_BUSY_S = 60.0
+"""The same for a guard that died at work: without its successor the job would not be recovered."""
+
 _TICK_S = 1.0
 _END_S = 5.0
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
@@ -230,6 +233,7 @@ class _Front:
         return time.monotonic() >= self._kill_at_s + _TICK_S
 
     def _replace_guard(self) -> None:
+        start_s = _GUARD_BUSY_S if self._held else _GUARD_START_S
         self._held = False
         if not self._guard.may_start:
             self._say("the guard died again; the job goes on unguarded")
@@ -239,7 +243,7 @@ class _Front:
         self._say("the guard died and is started again; the job goes on")
         self._guard.start(replace(self._start, again=True, pid=self._srun_pid, attempt=self._attempt))
         if self._exited is not None:
-            self._answer_until_s = time.monotonic() + _GUARD_START_S + _GUARD_ANSWER_S
+            self._answer_until_s = time.monotonic() + start_s + _GUARD_ANSWER_S
             self._guard.send(self._exited)
 
     def _note_end(self) -> None:

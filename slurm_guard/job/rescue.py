@@ -19,13 +19,16 @@ from slurm_guard.job.inquiry import Post
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Part, Skipped
 from slurm_guard.model.order import Order, Report
 from slurm_guard.model.rescue import EndRescue, ReadRing, RescueReport, RingRead, UnitBad, UnitHeld
-from slurm_guard.policy.act import Send
+from slurm_guard.policy.act import Send, StartWatchdogs
 from slurm_guard.policy.rescue import RescueState, fits
 from slurm_guard.policy.whole import Holding
 from slurm_guard.ports import Clock
 
 READ_S = 10.0
 """Seconds that a watchdog has to read its node's ring."""
+
+WAKE_S = 10.0
+"""Seconds that are waited for watchdogs which are started after the kill."""
 
 _TRAVEL_S = 2.0
 _LOOK_S = 0.25
@@ -81,6 +84,20 @@ class Rescuer:
     def stop(self) -> None:
         """The job is being ended: nothing more is asked or carried."""
         self._stopped.set()
+
+    def wake(self, nodes: Collection[str]) -> None:
+        """Have watchdogs started where none is left at all, and wait for them a while.
+
+        Those of a guard that was killed ended with it: without others nothing would be rescued.
+        """
+        if self._watched() or not nodes:
+            return
+        self._post(lambda: [StartWatchdogs(tuple(nodes))])
+        until_s = self._clock.now_s() + WAKE_S
+        while not set(nodes) <= set(self._watched()):
+            if self.stopped or self._clock.now_s() >= until_s:
+                return
+            self._clock.sleep(_LOOK_S)
 
     def read_rings(self, ring: str) -> Inventory:
         """What all nodes hold; those that don't answer in time are left out."""

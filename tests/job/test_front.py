@@ -19,6 +19,7 @@ from slurm_guard.job import front
 from slurm_guard.model.limits import Settings
 guard = [sys.executable, "-I", sys.argv[1]]
 front._END_S = 0.5
+front._GUARD_START_S = float(os.environ.get("START_S", front._GUARD_START_S))
 front._GUARD_ANSWER_S = float(os.environ.get("ANSWER_S", front._GUARD_ANSWER_S))
 settings = Settings(stall_s=7.0), frozenset({"stall_s"})
 sys.exit(front.run_front(sys.argv[3:], *settings, srun=sys.argv[2], guard_command=guard))
@@ -43,6 +44,9 @@ def drain(fd):
         found += piece
 tell(pid=os.getpid())
 plan = os.environ.get("PLAN", "release")
+successor = sum('"pid"' in line for line in open(os.environ["STORY"])) > 1
+if plan == "dies holding" and successor:
+    time.sleep(2)
 while not link.closed:
     select.select([link], [], [])
     for message in link.read():
@@ -58,8 +62,12 @@ while not link.closed:
             tell(out=drain(link.out_fd).decode("latin1"), err=drain(link.err_fd).decode("latin1"))
             if plan == "restart" and message.code == 9:
                 link.send(Restart({"SLURM_GUARD_RESUME_FROM": "ring:4"}, ("n2",), 3))
-            elif plan == "exit":
+            elif plan == "exit" or (plan == "dies holding" and successor):
                 link.send(Exit(86))
+            elif plan == "dies holding":
+                link.send(Hold())
+                link.flush()
+                os._exit(1)
             elif plan == "silent" or plan == "hold":
                 pass
             else:
@@ -347,6 +355,13 @@ def test_guard_that_cannot_start(bench: Bench) -> None:
     code, out, err = bench.run("sleep 0.5; echo done; exit 2")
     assert (code, out) == (2, b"done\n")
     assert err.decode().splitlines()[-1] == "guarded-srun: the guard died again; the job goes on unguarded"
+
+
+def test_a_guard_that_dies_at_work_is_waited_for_longer(bench: Bench) -> None:
+    """Its successor has a recovery to finish: on a busy node it may be slow to start."""
+    bench.environment |= {"START_S": "0", "ANSWER_S": "1"}
+    script = "until grep -q spawned story; do sleep 0.1; done; exit 9"
+    assert bench.run(script, plan="dies holding")[0] == 86
 
 
 def test_closed_standard_files(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from slurm_guard.checkpoint.ring import read_units, write_unit
 from slurm_guard.job import rescue
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.recovery import Outcome, Place, Recoverer
-from slurm_guard.job.rescue import READ_S, Rescuer
+from slurm_guard.job.rescue import READ_S, WAKE_S, Rescuer
 from slurm_guard.model.breach import Breach, BreachKind, RedLine
 from slurm_guard.model.checkpoint import Directories, Stamp
 from slurm_guard.model.limits import Settings
@@ -159,6 +159,9 @@ class Bench:
 
     def _obey(self, event: Callable[[], list[act.Act]]) -> None:
         for one in event():
+            if isinstance(one, act.StartWatchdogs):
+                self.watched = [node for node in one.nodes if node not in self.silent]
+                continue
             assert isinstance(one, act.Send)
             self.orders.append(one.order)
             for node in self.watched:
@@ -247,6 +250,27 @@ def test_a_rescue_that_was_broken_off_goes_on(bench: Bench) -> None:
     bench.recover(again=True)
     assert bench.said[-1] == f"iteration 20 is in {bench.rescue} already"
     assert bench.noted[-1].copied == 0
+
+
+@pytest.mark.parametrize("silent", [set(), {"n1"}])
+def test_a_killed_guard_leaves_no_watchdogs_and_its_successor_starts_some(
+    bench: Bench, silent: set[str]
+) -> None:
+    """What it had not rescued is rescued then; a node on which none comes up is not waited for any longer."""
+    bench.watched, bench.silent = [], silent
+    bench.save(20, on=("n2",))
+    began_s = bench.clock.now_s()
+    bench.rescuer.wake(("n1", "n2"))
+    assert (bench.clock.now_s() - began_s >= WAKE_S) is bool(silent)
+    assert bench.recover().resume_from == "ring:20"
+    assert bench.rescued() == [(20, None)]
+
+
+def test_no_watchdogs_are_started_beside_living_ones(bench: Bench) -> None:
+    """One that is being replaced at that moment is no reason to wait."""
+    bench.watched = ["n2"]
+    bench.rescuer.wake(("n1", "n2"))
+    assert bench.watched == ["n2"]
 
 
 def test_a_milestone_that_is_as_new_is_enough(bench: Bench) -> None:
