@@ -175,6 +175,31 @@ def aim(shard: Shard, target: Target, *, as_saved: bool) -> tuple[Any, tuple[int
     return type(spec)(spec.mesh, placements, tensor_meta=meta), _plan_local(shard, spec.mesh, placements)
 
 
+def cut(path: str, whole: Any, target: Target) -> Any:
+    """A DTensor that lies as the target, which has its shape, over a copy of this rank's part of a tensor.
+
+    Raises:
+        MisfitError: the target lies in another way than as shards and replicas.
+    """
+    words = _name_placements(target.spec.placements)
+    shard = Shard(path, tuple(whole.shape), _name_dtype(whole.dtype), (), (), words)
+    placements = _parse_placements(shard)
+    if placements is None:
+        raise MisfitError(
+            f"{path} was saved whole and lies as {', '.join(words)} now, which cannot be cut out of it: shard"
+            " it with fully_shard alone, or as the training that saved it"
+        )
+    spec, _ = aim(shard, target, as_saved=False)
+    part = whole.detach()
+    for size, place, placement in zip(spec.mesh.shape, _find_place(spec.mesh), placements, strict=True):
+        if placement.is_shard():
+            length = part.shape[placement.dim]
+            chunk = -(-length // size)
+            first = min(chunk * place, length)
+            part = part.narrow(placement.dim, first, min(chunk, length - first))
+    return wrap_local(part.clone(), spec)
+
+
 def _describe_whole(shard: Shard, like: Any) -> Any:
     import torch
 

@@ -13,7 +13,7 @@ from slurm_guard.errors import CheckpointError, DamagedError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
 from slurm_guard.training.reading import read_verified
 from slurm_guard.training.resharding import read_dcp
-from slurm_guard.training.shard import join_shards
+from slurm_guard.training.shard import join_shards, spread_plain
 from slurm_guard.training.snapshot import parse_shard
 from slurm_guard.training.state import RANKS, STATE
 
@@ -54,7 +54,7 @@ class Loader:
         held = _read(_look(shard), STATE) if shard else {}
         own, random = parse_shard(held) if shard else (None, None)
         if replica:
-            return Loaded(_read(_look(replica), STATE), own, random)
+            return Loaded(spread_plain(self._state, _read(_look(replica), STATE)), own, random)
         return Loaded(join_shards(self._state, held["whole"], held["local"]), own, random)
 
     def load_milestone(self, directory: str) -> Loaded:
@@ -75,7 +75,8 @@ class Loader:
         own = random = None
         if found.world_size == self._world_size and any(part.name == RANKS for part in found.parts):
             own, random = parse_shard(_read(found, RANKS)[self._rank])
-        return Loaded(read_dcp(directory, self._state, _read(found, STATE)), own, random)
+        saved = read_dcp(directory, self._state, _read(found, STATE))
+        return Loaded(spread_plain(self._state, saved), own, random)
 
     def _find_beside(self, unit: Checkpoint) -> tuple[str, str]:
         """The directories of the replica and of our shard, as `load_ring` takes them."""

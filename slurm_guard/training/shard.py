@@ -19,6 +19,7 @@ from slurm_guard.training.layout import (
     Target,
     aim,
     compose_marker,
+    cut,
     describe_shard,
     describe_target,
     find_dtensor,
@@ -34,6 +35,7 @@ __all__ = [
     "join_shards",
     "local_tensor",
     "rebuild_shards",
+    "spread_plain",
     "stage_shard",
     "take_shards",
 ]
@@ -125,6 +127,27 @@ def rebuild_shards(
     return dict(_replace(skeleton, join))
 
 
+def spread_plain(state: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What was saved whole, with the part of this rank where the training is sharded now; else as it is.
+
+    Raises:
+        MisfitError: a tensor lies in a way that cannot be cut out of the whole.
+    """
+    import torch
+
+    live = _Live(state)
+
+    def spread(value: Any, keys: _Keys) -> Any:
+        if type(value) is not torch.Tensor or keys[0] not in state:
+            return value
+        target = live.look(tuple(value.shape), keys)
+        return (
+            value if target is None or target.spec is None else cut(".".join(map(str, keys)), value, target)
+        )
+
+    return dict(saved) if find_dtensor() is None else dict(_replace(saved, spread))
+
+
 def has_foreign_shards(state: Mapping[str, Any]) -> str:
     """Why this state cannot be saved, in one sentence; empty where nothing speaks against it.
 
@@ -150,24 +173,35 @@ class _Live:
         self._parameters: dict[str, list[Any]] = {}
 
     def find(self, shard: Shard, keys: _Keys) -> Target:
+        target = self._find(keys)
+        if target is None:
+            raise MisfitError(
+                f"{shard.path} is in the checkpoint and not in the training: resume with the model and the"
+                " optimizer that were saved"
+            )
+        if target.exact and target.shape != shard.shape:
+            raise MisfitError(
+                f"{shard.path} has shape {list(shard.shape)} in the checkpoint and {list(target.shape)} in"
+                " the training: resume with the model that was saved"
+            )
+        return target
+
+    def look(self, shape: tuple[int, ...], keys: _Keys) -> Target | None:
+        """What is now in the place of a tensor of this shape, if anything."""
+        target = self._find(keys)
+        return target if target is not None and target.shape == shape else None
+
+    def _find(self, keys: _Keys) -> Target | None:
         import torch
 
         name, *below = keys
         found = _descend(self._collect(name), below)
         if isinstance(found, torch.Tensor):
-            if tuple(found.shape) == shard.shape:
-                return describe_target(found, exact=True)
-            raise MisfitError(
-                f"{shard.path} has shape {list(shard.shape)} in the checkpoint and {list(found.shape)} in the"
-                " training: resume with the model that was saved"
-            )
+            return describe_target(found, exact=True)
         parameters = self._list_parameters(name)
         if len(below) > 1 and below[0] == "state" and type(below[1]) is int and below[1] < len(parameters):
             return describe_target(parameters[below[1]], exact=False)
-        raise MisfitError(
-            f"{shard.path} is in the checkpoint and not in the training: resume with the model and the"
-            " optimizer that were saved"
-        )
+        return None
 
     def _collect(self, name: str) -> Any:
         if name not in self._saved:

@@ -96,9 +96,10 @@ def save_milestone(
 def load_milestone(state: dict[str, Any], directory: str) -> None:
     """Resume from a milestone, in whatever world this is."""
     from slurm_guard.training.resharding import read_dcp
+    from slurm_guard.training.shard import spread_plain
     from slurm_guard.training.state import apply_state
 
-    apply_state(state, read_dcp(directory, state, read_file(directory)))
+    apply_state(state, spread_plain(state, read_dcp(directory, state, read_file(directory))))
 
 
 def resume_ring(state: dict[str, Any], held: dict[str, Any]) -> None:
@@ -202,6 +203,14 @@ def write_tied(rank: int, directory: str) -> Any:
     return write(rank, directory, tied=True)
 
 
+def write_plain(rank: int, directory: str) -> Any:
+    """As `write`, with nothing sharded: what DDP has on every rank."""
+    state = build(())
+    train(state, 3)
+    save_milestone(state, directory, None)
+    return {"losses": train(state, 3)}
+
+
 def read(rank: int, directory: str, mesh: tuple[int, ...] = (), tied: bool = False) -> Any:
     """A resume from a milestone, and three iterations."""
     import torch.distributed as dist
@@ -219,6 +228,18 @@ def read(rank: int, directory: str, mesh: tuple[int, ...] = (), tied: bool = Fal
 def read_hybrid(rank: int, directory: str) -> Any:
     """As `read`, with two replicas of two shards."""
     return read(rank, directory, (2, 2))
+
+
+def read_partial(rank: int, directory: str) -> Any:
+    """A tensor of which each rank has a summand cannot be cut out of the whole."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial
+
+    from slurm_guard.training.shard import spread_plain
+
+    summed = DTensor.from_local(torch.ones(7, 3), init_device_mesh("cpu", (2,)), [Partial()])
+    return refusal(lambda: spread_plain({"part": summed}, {"part": torch.zeros(7, 3)}))
 
 
 def read_tied(rank: int, directory: str) -> Any:

@@ -7,7 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -300,6 +300,30 @@ def test_a_milestone_is_read_by_another_number_of_ranks(
     assert len(after) == 10
     assert _mean(after) < _mean(before[-10:]) + 0.02 < _mean(before[:10]) - 0.05
     assert any("2 of 2 ranks begin anew with what each has for itself" in line for line in two.lines())
+
+
+@pytest.mark.parametrize(("lost", "expected"), [((), ("ring", 16)), (range(4), ("milestone", 10))])
+def test_what_ddp_saved_is_gone_on_from_with_fsdp2(
+    sharded: Training, undisturbed_sharded: dict[int, str], lost: Sequence[int], expected: tuple[str, int]
+) -> None:
+    """And back again, from a milestone: a ring of sharded state is for a training that is sharded."""
+    assert sharded.run("--fault", "crash@19") == [1] * 4
+    for node in lost:
+        shutil.rmtree(sharded.ring(node))
+    assert sharded.run("--sharded", "--fault", "crash@26", "--fault-attempt", "1", attempt=1) == [1] * 4
+    assert resumed_at(sharded) == expected
+    shown = losses(sharded)
+    assert list(shown) == list(range(expected[1] + 1, 26))
+    assert _floats(shown) == pytest.approx({i: float(undisturbed_sharded[i]) for i in shown}, abs=2e-4)
+    if lost:
+        return
+    assert sharded.run(attempt=2) == [0] * 4
+    assert resumed_at(sharded) == ("milestone", 20)
+    assert any("lies otherwise now: start with the same mesh" in line for line in sharded.lines())
+
+
+def _floats(shown: dict[int, str]) -> dict[int, float]:
+    return {i: float(text) for i, text in shown.items()}
 
 
 def _mean(numbers: list[str]) -> float:

@@ -29,6 +29,16 @@ def milestone(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> 
     return directory, said[0]["losses"]
 
 
+@pytest.fixture(scope="session")
+def whole_milestone(
+    run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[float]]:
+    """What a training wrote that is not sharded, and the losses with which it went on."""
+    directory = tmp_path_factory.mktemp("milestone") / "whole"
+    (said,) = run_ranks("shard_ranks.write_plain", 1, directory)
+    return directory, said["losses"]
+
+
 def plain() -> dict[str, Any]:
     """A training of one process, as an evaluation has it."""
     import torch
@@ -74,6 +84,27 @@ def test_other_ways_of_sharding_are_read_too(
     losses = run_ranks(written, writers[1], tmp_path / "milestone")[0]["losses"]
     for rank in run_ranks(read, readers[1], tmp_path / "milestone"):
         assert rank["losses"] == pytest.approx(losses, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("case", "world"), [("read", 4), ("read", 2), ("read", 1), ("read_hybrid", 4)])
+def test_what_was_saved_whole_is_read_sharded(
+    run_ranks: RunRanks, whole_milestone: tuple[Path, list[float]], case: str, world: int
+) -> None:
+    """Weights and moments of a DDP training, into FSDP2 on any mesh."""
+    directory, losses = whole_milestone
+    for rank in run_ranks(f"shard_ranks.{case}", world, directory):
+        assert rank["losses"] == pytest.approx(losses, rel=TOLERANCE)
+        assert rank["seen"] == [6]
+        assert "refuses its saved state" in rank["wider"]
+
+
+def test_what_lies_in_a_way_of_its_own_is_not_cut_out_of_the_whole(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    """Wrong weights would be worse than none."""
+    for said in run_ranks("shard_ranks.read_partial", 2, tmp_path):
+        assert said.startswith("part was saved whole and lies as Partial")
+        assert "cannot be cut out of it: shard it with fully_shard alone" in said
 
 
 def test_one_process_reads_it_without_any_ranks(milestone: tuple[Path, list[float]]) -> None:
