@@ -15,15 +15,17 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_guard.checkpoint.greeting import SECRET_BYTES, challenge, greet
 from slurm_guard.checkpoint.held import hold_socket
 from slurm_guard.checkpoint.ring import trim_units
-from slurm_guard.checkpoint.transfer import Unit, open_unit, parse_unit, receive_unit, send_unit, split_unit
+from slurm_guard.checkpoint.tally import Tally, format_moments, parse_moments
+from slurm_guard.checkpoint.transfer import open_unit, parse_unit, receive_unit, send_unit, split_unit
 from slurm_guard.checkpoint.wire import WAIT, Wire, close
 from slurm_guard.errors import CheckpointError, PeerError
+from slurm_guard.model.checkpoint import Moment
 
 Address = tuple[str, int]
 """Host and port."""
@@ -71,6 +73,7 @@ class Peer:
         self._slots = threading.BoundedSemaphore(TRANSFERS)
         self._strangers: dict[socket.socket, None] = {}
         self._open: set[socket.socket] = set()
+        self._tally = Tally()
         self._listener = _listen(host)
         self.address: Address = self._listener.getsockname()[:2]
         try:
@@ -80,15 +83,25 @@ class Peer:
             raise PeerError(f"cannot serve copies of checkpoints: {error}") from error
         _peers.add(self)
 
-    def put(self, address: Address, directory: str, cancelled: Callable[[], bool] = _never) -> bool:
+    def put(
+        self,
+        address: Address,
+        directory: str,
+        cancelled: Callable[[], bool] = _never,
+        *,
+        common: Moment | None = None,
+    ) -> bool:
         """Copy the replica or shard in this directory to the ring of another; False if it had it already.
+
+        There the newest two before it stay, and that of the moment `common`, which all ranks have.
 
         Raises:
             PeerError: where to, and why not.
         """
         ring, unit = split_unit(directory)
+        common_too = format_moments([common] if common else [])
         with self._told(f"{unit} was not copied to", address), open_unit(ring, unit) as source:
-            with self._call(address, "put", unit, cancelled) as wire:
+            with self._call(address, cancelled, do="put", unit=str(unit), common=common_too) as wire:
                 return send_unit(wire, source)
 
     def get(self, address: Address, name: str, cancelled: Callable[[], bool] = _never) -> str:
@@ -100,8 +113,19 @@ class Peer:
         """
         unit = parse_unit(name)
         with self._told(f"{unit} was not fetched from", address):
-            with self._call(address, "get", unit, cancelled) as wire:
+            with self._call(address, cancelled, do="get", unit=str(unit)) as wire:
                 return receive_unit(wire, self._ring, unit).directory
+
+    def tell(self, address: Address, rank: int, world_size: int, moments: Iterable[Moment]) -> Moment | None:
+        """Tell the peer of rank 0 which moments this rank has; the newest that all ranks told it of.
+
+        Raises:
+            PeerError: it gives no answer.
+        """
+        note = {"rank": str(rank), "world_size": str(world_size), "moments": format_moments(moments)}
+        with self._told("it is not known what all ranks have, by", address):
+            with self._call(address, _never, do="tell", **note) as wire:
+                return next(iter(parse_moments(wire.await_answer())), None)
 
     def close(self) -> None:
         """Serve nobody any longer, and give up what is in flight. In a fork this does nothing."""
@@ -125,9 +149,7 @@ class Peer:
             raise PeerError(f"{what} {address[0]}:{address[1]}: {error.strerror or error}") from error
 
     @contextlib.contextmanager
-    def _call(
-        self, address: Address, action: str, unit: Unit, cancelled: Callable[[], bool]
-    ) -> Iterator[Wire]:
+    def _call(self, address: Address, cancelled: Callable[[], bool], **request: str) -> Iterator[Wire]:
         if os.getpid() != self._owner or self._closing.is_set():
             raise PeerError("this peer is closed")
         patience = self._patience
@@ -136,7 +158,7 @@ class Peer:
         try:
             wire = Wire(connection, patience.stall_s, lambda: cancelled() or self._closing.is_set())
             greet(wire, self._secret, patience.connect_s)
-            wire.send_note(do=action, unit=str(unit))
+            wire.send_note(**request)
             if wire.await_answer(queue_s=patience.queue_s) != _GO:
                 raise PeerError("its answer is not understood")
             yield wire
@@ -193,19 +215,36 @@ class Peer:
 
     def _answer(self, wire: Wire) -> None:
         request = wire.receive_note()
-        unit, action = parse_unit(request.get("unit", "")), request.get("do")
+        action = request.get("do")
+        if action == "tell":
+            common = self._note(request)
+            wire.answer(_GO)
+            wire.answer(format_moments([common] if common else []))
+            return
         if action not in ("put", "get"):
             raise PeerError("what is wanted is not understood")
+        unit = parse_unit(request.get("unit", ""))
         with self._slot(wire):
             if action == "put":
+                common = next(iter(parse_moments(request.get("common", "[]"))), None)
                 wire.answer(_GO)
                 receive_unit(
-                    wire, self._ring, unit, lambda directory: trim_units(directory, below=unit.iteration)
+                    wire,
+                    self._ring,
+                    unit,
+                    lambda directory: trim_units(directory, unit.iteration - 1, common=common),
                 )
             else:
                 with open_unit(self._ring, unit) as source:
                     wire.answer(_GO)
                     send_unit(wire, source)
+
+    def _note(self, request: Mapping[str, str]) -> Moment | None:
+        try:
+            rank, world_size = int(request.get("rank", "")), int(request.get("world_size", ""))
+        except ValueError as error:
+            raise PeerError("which rank it is is not understood") from error
+        return self._tally.note(rank, world_size, parse_moments(request.get("moments", "")))
 
     @contextlib.contextmanager
     def _slot(self, wire: Wire) -> Iterator[None]:

@@ -109,7 +109,7 @@ def _shard_rooms(rescue: str) -> Iterator[str]:
 
 def _is_of(path: str, iteration: int, fork: str) -> bool:
     found = read_checkpoint(path)
-    return isinstance(found, Checkpoint) and (found.iteration, found.fork) == (iteration, fork)
+    return isinstance(found, Checkpoint) and found.moment == (iteration, fork)
 
 
 def _is_there(unit: Checkpoint, room: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 
 from slurm_guard.checkpoint.bounded import RING_S, within
@@ -18,7 +19,7 @@ from slurm_guard.checkpoint.manifest import read_checkpoint, read_checkpoints, r
 from slurm_guard.checkpoint.part import WriteParts
 from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.errors import CheckpointError
-from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped, Stamp
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Moment, Skipped, Stamp
 from slurm_guard.policy.restore import choose_kept
 
 KEEP = 2
@@ -69,12 +70,11 @@ def _read_own(directory: str, rank: int | None) -> tuple[tuple[Checkpoint, ...],
     return tuple(unit for unit in found if unit.rank == rank), skipped + foreign
 
 
-def write_unit(ring: str, stamp: Stamp, write_parts: WriteParts, *, early: bool = False) -> Checkpoint:
-    """Write the replica or the shard that `stamp` says, and drop its oldest. Nothing is dropped before.
-
-    With `early` the oldest go before the writing instead, once their successors are complete on all ranks:
-    they are where every rank waits for its save before the next one begins. One that goes ahead of a slower
-    one would else drop the last that both have.
+def write_unit(
+    ring: str, stamp: Stamp, write_parts: WriteParts, make_room: Callable[[str], None] = lambda _: None
+) -> Checkpoint:
+    """Write the replica or the shard that `stamp` says. `make_room` is told the directory that it is going
+    to be put into; what is too old there is not dropped but by `trim_units`.
 
     Raises:
         CheckpointError: it could not be written, or is not what was written; the ring is as before.
@@ -83,23 +83,39 @@ def write_unit(ring: str, stamp: Stamp, write_parts: WriteParts, *, early: bool 
     directory = ring if stamp.rank is None else shard_directory(ring, stamp.rank)
     if directory != ring:
         make_private(directory)
-    if early:
-        trim_units(directory, below=stamp.iteration)
+    make_room(directory)
     written = write_checkpoint(directory, CheckpointKind.RING, stamp, write_parts)
     proven = read_checkpoint(written.directory)
     if isinstance(proven, Skipped):
         raise CheckpointError(f"the checkpoint just written is not good: {proven.reason}")
-    if not early:
-        _drop_old(directory, proven)
     return proven
 
 
-def trim_units(directory: str, *, below: int) -> None:
-    """Drop all but the newest complete ones before iteration `below`, which is about to be written."""
+def trim_units(directory: str, newest: int, *, common: Moment | None = None, keep: int = KEEP) -> None:
+    """Drop the oldest in this directory of replicas, or of one rank's shards, and what is of a future that
+    was rolled back: later than iteration `newest`. Where nothing is up to there, nothing is dropped.
+
+    The newest `keep` good ones stay, and the one that all ranks have, `common`.
+    """
     good, _ = read_checkpoints(directory)
-    past = [unit for unit in good if unit.iteration < below]
-    if past:
-        _drop_old(directory, past[-1])
+    past = [unit for unit in good if unit.iteration <= newest]
+    if not past:
+        return
+    kept = {checkpoint.directory for checkpoint in choose_kept(past, past[-1], keep, common)}
+    replicas = _read_replicas(directory)
+    for unit in good:
+        needed = unit.iteration <= newest and unit.moment in replicas
+        if unit.directory not in kept and not needed:
+            remove_checkpoint(unit.directory)
+
+
+def read_moments(ring: str, rank: int, newest: int, *, replica: bool) -> set[Moment]:
+    """The moments up to iteration `newest` of which this ring has a healthy shard of `rank`, and with
+    `replica` a healthy replica too.
+    """
+    shards, _ = _read_own(shard_directory(ring, rank), rank)
+    moments = {unit.moment for unit in shards if unit.finite and unit.iteration <= newest}
+    return moments & {unit.moment for unit in _read_own(ring, None)[0] if unit.finite} if replica else moments
 
 
 def clean_ring(ring: str) -> int:
@@ -116,17 +132,7 @@ def _clean(ring: str) -> int:
     return sum(remove_stale(directory) for directory in (ring, *trusted))
 
 
-def _drop_old(directory: str, newest: Checkpoint) -> None:
-    good, _ = read_checkpoints(directory)
-    kept = {checkpoint.directory for checkpoint in choose_kept(good, newest, KEEP)}
-    replicas = _read_replicas(directory)
-    for unit in good:
-        needed = unit.iteration <= newest.iteration and (unit.iteration, unit.fork) in replicas
-        if unit.directory not in kept and not needed:
-            remove_checkpoint(unit.directory)
-
-
-def _read_replicas(directory: str) -> set[tuple[int, str]]:
+def _read_replicas(directory: str) -> set[Moment]:
     """The moments of the replicas beside the shards in this directory.
 
     A disk that is full for a replica still takes the small shards: these must not push out the last that
@@ -135,7 +141,7 @@ def _read_replicas(directory: str) -> set[tuple[int, str]]:
     ring, name = os.path.split(directory)
     if not _SHARDS.fullmatch(name):
         return set()
-    return {(unit.iteration, unit.fork) for unit in read_checkpoints(ring)[0]}
+    return {unit.moment for unit in read_checkpoints(ring)[0]}
 
 
 def _find_shards(ring: str) -> list[tuple[int, str]]:

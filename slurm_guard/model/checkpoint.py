@@ -13,6 +13,10 @@ class CheckpointKind(str, Enum):
     MILESTONE = "milestone"
 
 
+Moment = tuple[int, str]
+"""Iteration and fork: what makes units parts of one whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One file of a checkpoint: name, size in bytes and checksum (`xxh3-128:…`, `sha256:…` in schema 1)."""
@@ -67,6 +71,11 @@ class Checkpoint:
     rank: int | None = None
     replica: bool = True
     shards: int = 0
+
+    @property
+    def moment(self) -> Moment:
+        """Of which whole it is."""
+        return self.iteration, self.fork
 
 
 @dataclass(frozen=True, slots=True)

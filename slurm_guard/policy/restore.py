@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
+from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Moment, Skipped
 from slurm_guard.policy.trial import Trial, judge_checkpoint
 
 Key = tuple[str, int, str, bool]
@@ -78,15 +78,19 @@ def _describe(key: Key | None) -> str:
     return "from scratch" if key is None else f"from {key[0]} {key[1]}, fork {key[2] or 'unknown'}"
 
 
-def choose_kept(ring: Iterable[Checkpoint], newest: Checkpoint, keep: int) -> tuple[Checkpoint, ...]:
-    """The ring checkpoints to keep once `newest` is complete: itself, and the newest `keep` good ones.
+def choose_kept(
+    ring: Iterable[Checkpoint], newest: Checkpoint, keep: int, common: Moment | None = None
+) -> tuple[Checkpoint, ...]:
+    """The ring checkpoints to keep once `newest` is complete: itself, the newest `keep` good ones, and the
+    one of the moment `common`, the newest that all ranks are known to have.
 
     What has a later iteration than `newest` belongs to a future that was rolled back. One that is not finite
     counts for none: another rank may not have the newest good one yet, or found it bad where this did not.
     """
     past = sorted((c for c in ring if c.iteration < newest.iteration), key=_rank, reverse=True)
-    good = [c for c in (newest, *past) if c.finite][:keep]
-    return tuple(good) if newest.finite else (newest, *good)
+    good = [c for c in (newest, *past) if c.finite]
+    kept = good[:keep] + [c for c in good[keep:] if c.moment == common]
+    return tuple(kept) if newest.finite else (newest, *kept)
 
 
 def _rank(checkpoint: Checkpoint) -> tuple[int, bool, str]:

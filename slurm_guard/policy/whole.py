@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_guard.model.checkpoint import Checkpoint, Skipped
+from slurm_guard.model.checkpoint import Checkpoint, Moment, Skipped
 
 _NAMED = 8
 
@@ -50,9 +50,9 @@ def gather_whole(
 
 def collect_moments(holdings: Iterable[Holding]) -> tuple[Whole, ...]:
     """What there is of each moment, whole or not, oldest first."""
-    moments: dict[tuple[int, str], list[Holding]] = defaultdict(list)
+    moments: dict[Moment, list[Holding]] = defaultdict(list)
     for holding in holdings:
-        moments[holding.unit.iteration, holding.unit.fork].append(holding)
+        moments[holding.unit.moment].append(holding)
     return tuple(_collect(held) for _, held in sorted(moments.items()))
 
 
@@ -71,6 +71,18 @@ def find_lack(whole: Whole, world_size: int | None = None) -> str:
             "can be read by another number of ranks"
         )
     return ""
+
+
+def find_common(held: Mapping[int, Collection[Moment]], world_size: int) -> Moment | None:
+    """The newest moment that every one of `world_size` ranks has, by what each has; None where there is none.
+
+    >>> find_common({0: [(20, "a"), (30, "a")], 1: [(10, "a"), (20, "a")]}, 2)
+    (20, 'a')
+    """
+    if any(rank not in held for rank in range(world_size)):
+        return None
+    shared = set.intersection(*(set(held[rank]) for rank in range(world_size)))
+    return max(shared, default=None)
 
 
 def _collect(held: Sequence[Holding]) -> Whole:

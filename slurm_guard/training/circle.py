@@ -6,13 +6,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from slurm_guard.checkpoint.peer import Address, Peer, find_host
 from slurm_guard.errors import CheckpointError, SlurmGuardError
+from slurm_guard.model.checkpoint import Moment
 from slurm_guard.policy.partner import plan_partners
 from slurm_guard.policy.whole import Holding
 from slurm_guard.training.rendezvous import RankPlace, read_master
@@ -67,7 +68,7 @@ class Circle:
     `first` says that this is the first rank of its node: it writes what one of each node has to write.
     Without `connected` the ranks cannot ask each other anything: torch.distributed is not used.
 
-    `fork` names this attempt. `peer` is None where no rank needs another's files; `group` is for what ranks
+    `fork` names this attempt. `peer` is None alone, and where it cannot serve; `group` is for what ranks
     do together in the background, None alone, and where gloo cannot connect them.
     """
 
@@ -103,6 +104,16 @@ class Circle:
             raise CheckpointError("the ranks cannot reach each other")
         return self.peer.get(address, name)
 
+    def tell(self, moments: Iterable[Moment]) -> Moment | None:
+        """Tell rank 0 which moments our ring has; the newest that every rank has told it of.
+
+        Raises:
+            CheckpointError: it cannot be asked.
+        """
+        if self.peer is None or self.addresses[0] is None:
+            raise CheckpointError("the ranks cannot reach each other")
+        return self.peer.tell(self.addresses[0], self.rank, self.world_size, moments)
+
     def close(self) -> None:
         """Serve nobody any longer."""
         if self.peer is not None:
@@ -121,7 +132,7 @@ def meet(place: RankPlace, ring: str, copies: int, environment: Mapping[str, str
     if len(told) == 1:
         nodes *= place.world_size
         return Circle(place.rank, nodes, place.local_rank == 0, place.world_size == 1, fork)
-    peer = _serve(ring, secret, environment) if len(set(nodes)) > 1 else None
+    peer = _serve(ring, secret, environment)
     return Circle(
         place.rank,
         nodes,

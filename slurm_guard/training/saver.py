@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_guard.checkpoint.ring import write_unit
+from slurm_guard.checkpoint.ring import KEEP, read_moments, shard_directory, trim_units, write_unit
 from slurm_guard.errors import CheckpointError
-from slurm_guard.model.checkpoint import Checkpoint, Directories, Part, Stamp
+from slurm_guard.model.checkpoint import Checkpoint, Directories, Moment, Part, Stamp
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.circle import Circle
 from slurm_guard.training.milestone import MilestoneSave
@@ -54,9 +55,17 @@ class Saver:
         self._writer = Writer()
         self._gave_up = False
         self._poisoned = False
+        self._newest = -1
+        self._common: Moment | None = None
+        self._keep = KEEP
         self.skipped = 0
         self.blocked_s = 0.0
         self.written_s = 0.0
+
+    def begin(self, resumed: Checkpoint | None) -> None:
+        """All ranks go on from here: they have this one, and what is later is of a future rolled back."""
+        self._newest = resumed.iteration if resumed else -1
+        self._common = resumed.moment if resumed and self.circle.peer else None
 
     def save(
         self, state: Mapping[str, Any], per_rank: Mapping[str, Any], stamp: Callable[[], Stamp], due: Due
@@ -137,33 +146,55 @@ class Saver:
             self._write_ring(stamp, snapshot)
         if due.milestone:
             places = self._directories.milestone, self._rule
-            together = MilestoneSave(*places, self.circle, self._writer.cancelled)
-            _attempt(lambda: together.write(stamp, snapshot))
+            with _warned():
+                MilestoneSave(*places, self.circle, self._writer.cancelled).write(stamp, snapshot)
         self.written_s = time.monotonic() - began_s
 
     def _write_ring(self, stamp: Stamp, snapshot: Snapshot) -> None:
-        circle = self.circle
-        if self.circle.first and not snapshot.sharded and snapshot.whole is not None:
-            whole = snapshot.whole
-            _attempt(lambda: self._write_unit(stamp, whole))
-        shard = _attempt(lambda: self._write_unit(replace(stamp, rank=circle.rank), snapshot.shard))
-        if shard is not None:
-            for partner in circle.partners:
-                self._send(shard.directory, partner)
+        ring, circle = self._directories.ring, self.circle
+        replica = circle.first and not snapshot.sharded
+        shard = None
+        if replica and snapshot.whole is not None:
+            with _warned():
+                self._write_unit(stamp, snapshot.whole)
+        with _warned():
+            shard = self._write_unit(replace(stamp, rank=circle.rank), snapshot.shard)
+        self._newest = stamp.iteration
+        if shard is None:
+            return
+        if circle.world_size > 1:
+            self._ask(stamp.iteration, replica=replica)
+        for partner in circle.partners:
+            self._send(shard.directory, partner)
+        for directory in (ring, shard_directory(ring, circle.rank))[0 if circle.first else 1 :]:
+            self._trim(directory)
 
     def _write_unit(self, stamp: Stamp, saved: Mapping[str, Any]) -> Checkpoint:
         def write_parts(path: str) -> list[Part]:
             return [write_state(saved, path, self._writer.cancelled)]
 
-        early = self.circle.world_size > 1
-        return write_unit(self._directories.ring, stamp, write_parts, early=early)
+        # There may be more than there is room for: a kill came before the trimming.
+        return write_unit(self._directories.ring, stamp, write_parts, self._trim)
+
+    def _ask(self, iteration: int, *, replica: bool) -> None:
+        """What all ranks have must stay. Where that is not known, one more stays: another may be slower."""
+        circle, self._keep = self.circle, KEEP
+        try:
+            moments = read_moments(self._directories.ring, circle.rank, iteration, replica=replica)
+            self._common = circle.tell(moments) or self._common
+        except CheckpointError as error:
+            self._keep = KEEP + 1
+            _log.info("slurm-guard: one checkpoint more is kept: %s", error)
+
+    def _trim(self, directory: str) -> None:
+        trim_units(directory, self._newest, common=self._common, keep=self._keep)
 
     def _send(self, directory: str, partner: int) -> None:
         peer, address = self.circle.peer, self.circle.addresses[partner]
         if peer is None or address is None:
             return
         try:
-            peer.put(address, directory, self._writer.cancelled)
+            peer.put(address, directory, self._writer.cancelled, common=self._common)
         except Exception as error:
             # One that has ended, well or not, is somebody else's news.
             level = logging.INFO if _is_ended(error) else logging.WARNING
@@ -177,13 +208,13 @@ def _is_ended(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _attempt(write: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+@contextmanager
+def _warned() -> Iterator[None]:
     """A full disk must not end the training that the checkpoint is there to protect."""
     try:
-        return write()
+        yield
     except CheckpointError as error:
         _log.warning("slurm-guard: %s; training goes on without this checkpoint", error)
     except Exception as error:
         kind, said = type(error).__name__, name_error(error)
         _log.warning("slurm-guard: %s: %s; training goes on without this checkpoint", kind, said)
-    return None

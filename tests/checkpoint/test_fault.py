@@ -21,7 +21,7 @@ from slurm_guard.checkpoint.choice import find_resume
 from slurm_guard.checkpoint.directory import plan_directories
 from slurm_guard.checkpoint.manifest import read_checkpoint, verify_checkpoint
 from slurm_guard.checkpoint.milestone import write_milestone
-from slurm_guard.checkpoint.ring import clean_ring, read_units, shard_directory, write_unit
+from slurm_guard.checkpoint.ring import clean_ring, read_units, shard_directory, trim_units, write_unit
 from slurm_guard.checkpoint.schema import MANIFEST, checkpoint_name
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Skipped, Stamp
@@ -36,7 +36,9 @@ def save(ring: Path, iteration: int, *, fork: str = "a", rank: int | None = None
         Path(directory, "state.pt").write_bytes(bytes([iteration]) * size)
         Path(directory, "more.pt").write_bytes(bytes([100 + iteration]) * size)
 
-    return Path(write_unit(str(ring), Stamp(iteration, fork=fork, rank=rank), parts).directory)
+    unit = write_unit(str(ring), Stamp(iteration, fork=fork, rank=rank), parts).directory
+    trim_units(os.path.dirname(unit), iteration)
+    return Path(unit)
 
 
 def iterations(ring: Path) -> list[int]:

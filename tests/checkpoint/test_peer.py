@@ -110,6 +110,36 @@ def test_the_replica_is_fetched_from_any_holder(tmp_path: Path, peers: Peers) ->
     assert held(tmp_path, "b") == [(None, 42)]
 
 
+def test_a_partner_keeps_what_all_ranks_have(tmp_path: Path, peers: Peers) -> None:
+    """For the day on which this rank's node is gone, and another has nothing newer."""
+    a, b = peers("a"), peers("b")
+    for iteration in (10, 20, 30, 40):
+        shard = write_shard(tmp_path / "a" / "c-7", iteration)
+        a.put(b.address, shard.directory, common=(10, shard.fork))
+    assert held(tmp_path, "b") == [(3, 10), (3, 20), (3, 30), (3, 40)]
+
+
+def test_ranks_tell_rank_0_what_they_have(peers: Peers) -> None:
+    """The answer is the newest that all have, or that there is none."""
+    a, b = peers("a"), peers("b")
+    assert b.tell(a.address, 1, 2, [(10, "f"), (20, "f")]) is None
+    assert a.tell(a.address, 0, 2, [(20, "f"), (30, "f")]) == (20, "f")
+    assert b.tell(a.address, 1, 2, [(40, "f")]) is None
+
+
+def test_nobody_tells_what_is_not_understood(peers: Peers) -> None:
+    """It is said, and nothing else is harmed."""
+    a = peers("a")
+    for note in ({"rank": "x"}, {"rank": "0", "world_size": "2"}):
+        connection, wire = call(a)
+        wire.send_note(do="tell", **note)
+        with connection, pytest.raises(PeerError, match="not understood"):
+            wire.await_answer()
+    a.close()
+    with pytest.raises(PeerError, match="it is not known what all ranks have, by 127"):
+        peers("b", patience=QUICK).tell(a.address, 1, 2, [])
+
+
 def test_a_partner_keeps_the_newest_two_and_the_one_that_comes(tmp_path: Path, peers: Peers) -> None:
     """So that it never holds more than three of a rank, and those of other ranks stay."""
     a, b = peers("a"), peers("b")

@@ -14,7 +14,14 @@ import pytest
 
 from slurm_guard.checkpoint.choice import find_resume
 from slurm_guard.checkpoint.manifest import verify_checkpoint
-from slurm_guard.checkpoint.ring import clean_ring, read_units, write_unit
+from slurm_guard.checkpoint.ring import (
+    clean_ring,
+    read_moments,
+    read_units,
+    shard_directory,
+    trim_units,
+    write_unit,
+)
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Stamp
 
@@ -26,6 +33,7 @@ def save(ring: Path, iteration: int, *, finite: bool = True, fork: str = "a", si
         Path(directory, "state.pt").write_bytes(b"x" * size)
 
     write_unit(str(ring), Stamp(iteration, finite=finite, fork=fork), parts)
+    trim_units(str(ring), iteration)
 
 
 def iterations(ring: Path) -> list[int]:
@@ -52,15 +60,15 @@ def test_the_last_good_one_outlives_any_number_of_bad_ones(tmp_path: Path) -> No
     assert iterations(tmp_path) == [10, 50]
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_shards_of_a_replica_stay_though_newer_ones_lack_theirs(tmp_path: Path, *, early: bool) -> None:
+def test_shards_of_a_replica_stay_though_newer_ones_lack_theirs(tmp_path: Path) -> None:
     """A disk that is full for the replica takes the small shards of each save after it."""
 
     def write(stamp: Stamp) -> None:
         def parts(directory: str) -> None:
             Path(directory, "state.pt").write_bytes(b"x")
 
-        write_unit(str(tmp_path), stamp, parts, early=early)
+        write_unit(str(tmp_path), stamp, parts)
+        trim_units(shard_directory(str(tmp_path), 0), stamp.iteration)
 
     save(tmp_path, 10)
     for iteration in (10, 20, 30, 40):
@@ -80,6 +88,44 @@ def test_a_future_that_was_rolled_back_is_dropped_by_the_next_save(tmp_path: Pat
         save(tmp_path, iteration)
     save(tmp_path, 40, fork="b")
     assert iterations(tmp_path) == [40]
+
+
+def test_what_all_ranks_have_outlives_newer_ones(tmp_path: Path) -> None:
+    """A rank whose disk fails has nothing newer: without it there would be no checkpoint of all ranks."""
+
+    def parts(directory: str) -> None:
+        Path(directory, "state.pt").write_bytes(b"x")
+
+    for iteration in (10, 20, 30, 40, 50):
+        write_unit(str(tmp_path), Stamp(iteration, fork="a"), parts)
+        trim_units(str(tmp_path), iteration, common=(20, "a") if iteration >= 30 else None)
+    assert iterations(tmp_path) == [20, 40, 50]
+    trim_units(str(tmp_path), 50, common=(20, "b"))
+    assert iterations(tmp_path) == [40, 50]
+
+
+def test_nothing_is_dropped_where_nothing_is_as_old(tmp_path: Path) -> None:
+    """A resume from the milestone 30: the ring's 80 and 90 are dropped by its first save, not before."""
+    for iteration in (80, 90):
+        write_unit(str(tmp_path), Stamp(iteration), lambda path: Path(path, "a").touch())
+    trim_units(str(tmp_path), 30)
+    assert iterations(tmp_path) == [80, 90]
+
+
+def test_a_rank_has_the_moments_of_its_healthy_units(tmp_path: Path) -> None:
+    """Where it also writes the replica, those of which both are there; nothing later than asked for."""
+
+    def parts(directory: str) -> None:
+        Path(directory, "state.pt").write_bytes(b"x")
+
+    for iteration in (10, 20, 30, 40):
+        write_unit(str(tmp_path), Stamp(iteration, fork="a", rank=3, finite=iteration != 20), parts)
+    for iteration in (10, 20, 40):
+        write_unit(str(tmp_path), Stamp(iteration, fork="a"), parts)
+    ring = str(tmp_path)
+    assert read_moments(ring, 3, 30, replica=False) == {(10, "a"), (30, "a")}
+    assert read_moments(ring, 3, 40, replica=True) == {(10, "a"), (40, "a")}
+    assert read_moments(ring, 4, 40, replica=False) == set()
 
 
 def test_a_ring_that_others_could_write_to_is_not_used(tmp_path: Path) -> None:
@@ -111,7 +157,7 @@ def test_a_full_disk_keeps_what_there_was(small_disk: Path) -> None:
 
 WRITER = """
 import sys
-from slurm_guard.checkpoint.ring import write_unit
+from slurm_guard.checkpoint.ring import trim_units, write_unit
 from slurm_guard.model.checkpoint import Stamp
 
 def parts(directory):
@@ -124,6 +170,7 @@ ring, iteration = sys.argv[1], int(sys.argv[2])
 while True:
     iteration += 1
     write_unit(ring, Stamp(iteration, fork=sys.argv[2]), parts)
+    trim_units(ring, iteration)
     print(iteration, flush=True)
 """
 

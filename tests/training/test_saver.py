@@ -45,9 +45,9 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """A ring that is written once the event is set."""
     gate = Event()
 
-    def write(directory: str, stamp: Stamp, write_parts: Callable[[str], Any], *, early: bool) -> Checkpoint:
+    def write(ring: str, stamp: Stamp, *arguments: Any) -> Checkpoint:
         gate.wait(60)
-        return write_unit(directory, stamp, write_parts, early=early)
+        return write_unit(ring, stamp, *arguments)
 
     monkeypatch.setattr(module, "write_unit", write)
     yield gate
@@ -238,13 +238,86 @@ def test_a_partner_that_has_ended_is_no_warning(
     broken.__cause__ = cause
 
     class Partner:
-        def put(self, *_: Any) -> bool:
+        def put(self, *_: Any, **__: Any) -> bool:
             raise PeerError("it was not copied") from broken
 
+        def tell(self, *_: Any) -> None:
+            return None
+
     peer: Any = Partner()
-    circle = Circle(nodes=("a", "b"), addresses=(None, ("b", 1)), partners=(1,), peer=peer)
+    circle = Circle(nodes=("a", "b"), addresses=(("a", 1), ("b", 1)), partners=(1,), peer=peer)
     caplog.set_level(logging.INFO)
     saver = Saver(places, circle)
     assert save(saver, {"at": 1}, due(10))
     assert saver.finish(60)
     assert [record.levelno for record in caplog.records] == [level]
+
+
+class _Rank0:
+    """The peer of a rank: what rank 0 answers to it, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[list[int]] = []
+        self.common: tuple[int, str] | None = None
+        self.silent = False
+
+    def tell(self, _address: Any, _rank: int, _of: int, moments: Any) -> tuple[int, str] | None:
+        self.told.append(sorted(iteration for iteration, _ in moments))
+        if self.silent:
+            raise PeerError("no answer")
+        return self.common
+
+
+def among_two(places: Directories) -> tuple[Saver, _Rank0]:
+    peer: Any = _Rank0()
+    return Saver(places, Circle(nodes=("a", "b"), addresses=(("a", 1), ("b", 1)), fork="f", peer=peer)), peer
+
+
+def write_all(saver: Saver, *iterations: int) -> None:
+    for iteration in iterations:
+        assert save(saver, {"at": iteration}, due(iteration))
+        assert saver.finish(60)
+
+
+def test_what_all_ranks_have_stays_while_another_rank_cannot_save(places: Directories) -> None:
+    """Its disk is full since 20: 10 is what all can resume from, however many newer ones this rank has."""
+    saver, rank_0 = among_two(places)
+    write_all(saver, 10)
+    rank_0.common = (10, "f")
+    write_all(saver, 20, 30, 40)
+    assert sorted(saved(places.ring)) == [10, 30, 40]
+    assert rank_0.told == [[10], [10, 20], [10, 20, 30], [10, 20, 30, 40]]
+    rank_0.common = (50, "f")
+    write_all(saver, 50)
+    assert sorted(saved(places.ring)) == [40, 50]
+
+
+def test_what_was_resumed_from_stays_until_all_have_a_newer_one(places: Directories) -> None:
+    """The 20 and 30 of before are of a future that was rolled back, and others may never have had them."""
+    before, _ = among_two(places)
+    write_all(before, 10)
+    resumed = read_checkpoints(places.ring)[0][0]
+    write_all(before, 20)
+    saver, _ = among_two(places)
+    saver.begin(resumed)
+    write_all(saver, 35, 45, 55)
+    assert sorted(saved(places.ring)) == [10, 45, 55]
+
+
+def test_where_rank_0_gives_no_answer_one_more_is_kept(places: Directories) -> None:
+    """Another rank may still be writing its newest."""
+    saver, rank_0 = among_two(places)
+    rank_0.silent = True
+    write_all(saver, 10, 20, 30, 40)
+    assert sorted(saved(places.ring)) == [20, 30, 40]
+
+
+def test_what_a_kill_left_too_much_goes_before_the_next_save(places: Directories) -> None:
+    """The disk may have room for three, and would be full for ever."""
+    for iteration in (10, 20, 30):
+        write_unit(places.ring, Stamp(iteration), lambda path: Path(path, "a").touch())
+    saver = Saver(places, Circle())
+    saver.begin(read_checkpoints(places.ring)[0][-1])
+    assert save(saver, {"at": Path("no safe load takes this")}, due(40))
+    assert saver.finish(60)
+    assert [c.iteration for c in read_checkpoints(places.ring)[0]] == [20, 30]
