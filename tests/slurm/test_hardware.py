@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,45 +17,62 @@ if TYPE_CHECKING:
     from slurm.conftest import RealCluster
 
 GUARDED = "--dump-s 5 --grace-s 2 --gres=gpu:2"
-TRAINING = f"{jobs.EXAMPLE} --iterations 200 --iteration-s 0.15 --ring-every 20 --milestone-every 40"
+TRAINING = f"{jobs.EXAMPLE} --iterations 200 --ring-every 20 --milestone-every 40"
+PERIOD = "$([ ${SLURM_RESTART_COUNT:-0} = 0 ] && echo 0.15 || echo 0)"
 WATCHED_AT = "iteration 60 "
+"""The GPUs have been looked at by then."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A job one of whose nodes has a bad GPU in mid-run, and what became of it."""
+
+    node: str
+    ended: jobs.Finished
+    log: list[str]
+    drained: dict[str, str]
+    """Of the whole cluster, when both jobs had ended."""
 
 
 @pytest.fixture(scope="module")
-def real(slurm_here: None) -> Iterator[RealCluster]:
-    """Four nodes of two GPUs with the hooks."""
-    with hooked_cluster(f"h{os.getpid()}", "--nodes", "4") as cluster:
-        install_hooks(cluster, "[prolog]\nsnapshot_s = 0\n")
-        yield cluster
+def ran(slurm_here: None) -> Iterator[tuple[Broken, Broken]]:
+    """Two jobs at once on six nodes of two GPUs with the hooks; a GPU of their second nodes is bad."""
+    with hooked_cluster(f"h{os.getpid()}", "--nodes", "6") as real:
+        install_hooks(real, "[prolog]\nsnapshot_s = 0\n")
+        real.new_workdir("hardware")
+        faults = {
+            _start(real, 3): ("1.ecc_sram 3", "1.ecc_uncorrected 3", "1.recovery_action 1"),
+            _start(real, 2): ("1.ecc_dram 1", "1.ecc_uncorrected 1", "1.remap_pending 1"),
+        }
+        nodes = {job_id: _wait_until_watched(real, job_id)[1] for job_id in faults}
+        for job_id, fault in faults.items():
+            set_gpus(real, nodes[job_id], *fault)
+        ended = {job_id: jobs.wait_end(real, job_id, timeout_s=120) for job_id in faults}
+        drained = read_drained(real)
+        stopped, told = (Broken(nodes[i], ended[i], read_log(real, nodes[i]), drained) for i in faults)
+        yield stopped, told
 
 
-@pytest.fixture(autouse=True)
-def _clean(real: RealCluster, request: pytest.FixtureRequest) -> Iterator[None]:
-    """A directory for the test; healthy GPUs and idle nodes after it."""
-    real.new_workdir(request.node.name)
-    yield
-    for node in real.nodes:
-        set_gpus(real, node)
-    real.clean()
+def _start(real: RealCluster, nodes: int) -> str:
+    """A job of one real rank on each of so many nodes, with all their GPUs: no node is shared."""
+    guarded = f"{GUARDED} {real.python} {TRAINING} --iteration-s {PERIOD}"
+    return jobs.submit(real, guarded, f"-N{nodes}", f"-n{nodes}", "--gres=gpu:2", "--requeue")
 
 
-def _start(real: RealCluster) -> str:
-    """A job of one real rank on each of the first three nodes, once its GPUs have been looked at."""
-    guarded = f"{GUARDED} {real.python} {TRAINING}"
-    job_id = jobs.submit(real, guarded, "-N3", "-n3", "--gres=gpu:2", "--requeue")
-    deadline = time.monotonic() + 60
+def _wait_until_watched(real: RealCluster, job_id: str) -> list[str]:
+    """The nodes of the job, once it trains and its GPUs have been looked at."""
+    deadline = time.monotonic() + 120
     while WATCHED_AT not in real.output(job_id):
         assert time.monotonic() < deadline, real.output(job_id)
         time.sleep(0.1)
-    return job_id
+    names = real.run_as_root(["scontrol", "show", "hostnames", real.job(job_id)["NodeList"]])
+    return names.stdout.split()
 
 
-def test_an_uncorrectable_error_stops_the_job_and_drains_exactly_its_node(real: RealCluster) -> None:
+def test_an_uncorrectable_error_stops_the_job_and_drains_exactly_its_node(ran: tuple[Broken, Broken]) -> None:
     """Incident, dead ranks, requeue without the node; the epilog finds the fault itself and drains."""
-    job_id = _start(real)
-    sick = real.nodes[1]
-    set_gpus(real, sick, "1.ecc_sram 3", "1.ecc_uncorrected 3", "1.recovery_action 1")
-    ended = jobs.wait_end(real, job_id, timeout_s=120)
+    job, _ = ran
+    ended, sick = job.ended, job.node
     assert ended.state == "COMPLETED", ended.output[-3000:]
     incident = ended.incident()
     breach = incident["breach"]
@@ -65,20 +83,16 @@ def test_an_uncorrectable_error_stops_the_job_and_drains_exactly_its_node(real: 
     assert incident["recovery"] == "requeue"
     assert "resumed from ring" in ended.output, ended.output[-3000:]
     assert sick in ended.fields["ExcNodeList"]
-    drained = read_drained(real)
-    assert drained.keys() == {sick}, read_log(real, sick)
-    assert re.fullmatch(
-        rf"slurm-guard: \w+ gpu=1 class=reset job={job_id} id=[0-9a-f]{{8}}", drained[sick]
-    ), drained
+    assert job.drained.keys() == {sick}, job.log
+    reason = rf"slurm-guard: \w+ gpu=1 class=reset job={ended.job_id} id=[0-9a-f]{{8}}"
+    assert re.fullmatch(reason, job.drained[sick]), job.drained
     assert (ended.folder() / f"gpu-{sick}.json").exists()
 
 
-def test_an_error_that_the_gpu_mends_itself_is_told_and_stops_nothing(real: RealCluster) -> None:
-    """DRAM with spare rows: the job ends well, and no node is drained."""
-    job_id = _start(real)
-    set_gpus(real, real.nodes[1], "1.ecc_dram 1", "1.ecc_uncorrected 1", "1.remap_pending 1")
-    ended = jobs.wait_end(real, job_id, timeout_s=120)
-    assert (ended.state, ended.incidents()) == ("COMPLETED", [])
-    told = f"GPU 1 (GPU-00000001) of {real.nodes[1]}: 1 uncorrectable memory error in DRAM"
-    assert ended.output.count(told) == 1
-    assert read_drained(real) == {}
+def test_an_error_that_the_gpu_mends_itself_is_told_and_stops_nothing(ran: tuple[Broken, Broken]) -> None:
+    """DRAM with spare rows: the job ends well, and its node is not drained."""
+    _, job = ran
+    assert (job.ended.state, job.ended.incidents()) == ("COMPLETED", [])
+    told = f"GPU 1 (GPU-00000001) of {job.node}: 1 uncorrectable memory error in DRAM"
+    assert job.ended.output.count(told) == 1
+    assert job.node not in job.drained
