@@ -89,7 +89,8 @@ class Guard:
         self._output = OutputWatcher(
             start, environ, post=self._events.post, say=writer.say, listener=self.session, now=clock.now_s
         )
-        self._recorder = Recorder(journal, clock, identity, self._output.tail, start.run)
+        self._places = plan_directories(environ, start.cwd)
+        self._recorder = Recorder(journal, clock, identity, self._output.tail, start.run, places=self._places)
         self._inquiry = Inquiry(slurm, clock, identity, self._events.post, writer.say)
         self._step: StepReading | None = None
         self._attempt = start.attempt
@@ -250,8 +251,7 @@ class Guard:
     def _release(self) -> None:
         """Let the front leave, once what was rescued for a resume is gone where there will be none."""
         well, self._ended_well = self._ended_well, False
-        directory = plan_directories(self._environ, self._start.cwd).rescue
-        self._link.send(Hold() if well and self._aftermath.clear_rescue(directory) else Release())
+        self._link.send(Hold() if well and self._aftermath.clear_rescue(self._places.rescue) else Release())
 
     def _leave(self) -> None:
         """The job is stopped for good: its records first, they are why."""
@@ -308,7 +308,7 @@ class Guard:
             step_id=self.session.step_id or self._recorder.step_id,
             step_nodes=self._step.nodes if self._step is not None else (),
             allocation=self._nodes,
-            directories=plan_directories(self._environ, self._start.cwd),
+            directories=self._places,
             stdin_replayable=self._start.stdin_replayable,
             iteration=order.breach.iteration if order.breach.iteration is not None
             else self.session.attempt.stall.iteration,

@@ -69,6 +69,14 @@ class Journal:
         """Those of this command alone."""
         return [entry for entry in self.entries() if entry.get("command") == self.command]
 
+    def others(self) -> list[dict[str, Any]]:
+        """All entries that are on the disk by now, those of other guards of this job too. For `run`."""
+        return read_journal(self.state_dir / "journal.jsonl")
+
+    def warn(self, text: str) -> None:
+        """Tell the user what is found in it."""
+        self._trouble(text)
+
     def append(self, what: str, wall_s: float, **body: Any) -> None:
         """Add one entry."""
         entry = {"what": what, "time_s": wall_s, "command": self.command, **body}

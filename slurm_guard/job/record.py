@@ -9,11 +9,13 @@ from typing import Any
 
 from slurm_guard.job.journal import Journal
 from slurm_guard.model.breach import Breach, BreachKind, RedLine, SickGpu
+from slurm_guard.model.checkpoint import Directories
 from slurm_guard.model.incident import STAGES, Incident
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.rescue import Rescued
 from slurm_guard.policy.act import Act, Blame, CloseIncident, Conclude, Note, NoteResumed, OpenIncident, Stamp
+from slurm_guard.policy.company import describe_company
 from slurm_guard.policy.ladder import Recovery
 from slurm_guard.policy.outcome import Outcome
 from slurm_guard.policy.verdict import Verdict
@@ -29,12 +31,17 @@ _STACK_LINES = 10_000
 class Recorder:
     """Keeps the newest incident and writes it down again with every stage."""
 
-    def __init__(self, journal: Journal, clock: Clock, identity: JobIdentity, tail: Tail, run: str) -> None:
+    def __init__(
+        self, journal: Journal, clock: Clock, identity: JobIdentity, tail: Tail, run: str, *,
+        places: Directories | None = None,
+    ) -> None:  # fmt: skip
         self._journal = journal
         self._clock = clock
         self._identity = identity
         self._tail = tail
         self._run = run
+        self._places = places
+        self._told_company = False
         self._incident: Incident | None = None
         self._observed: dict[str, Incident] = {}
 
@@ -45,10 +52,7 @@ class Recorder:
         elif isinstance(one, Note):
             self._note_verdict(one.verdict)
         elif isinstance(one, NoteResumed):
-            self._journal.append(
-                "resumed", self._clock.wall_s(), run=self._run, attempt=attempt,
-                resume_from=one.said.source, iteration=one.said.iteration, loss=one.said.loss,
-            )  # fmt: skip
+            self._note_resumed(one, attempt)
         elif isinstance(one, Stamp):
             self._stamp(one.stage)
         elif isinstance(one, Conclude):
@@ -68,6 +72,24 @@ class Recorder:
                 recovery=one.recovery, verdict=one.verdict,
             )  # fmt: skip
             self._write()
+
+    def _note_resumed(self, one: NoteResumed, attempt: int) -> None:
+        where = self._places
+        places = {} if where is None else {"ring": where.ring, "milestone": where.milestone}
+        self._journal.append(
+            "resumed", self._clock.wall_s(), run=self._run, attempt=attempt, **places,
+            resume_from=one.said.source, iteration=one.said.iteration, loss=one.said.loss,
+        )  # fmt: skip
+        if places:
+            own = {"run": self._run, "command": self._journal.command, **places}
+            self._journal.run(lambda: self._look_for_company(own))
+
+    def _look_for_company(self, own: Mapping[str, str]) -> None:
+        """After our own entry: of two trainings that begin at once, one finds the other's."""
+        said = describe_company(self._journal.others(), own, self._identity.restart_count)
+        if said and not self._told_company:
+            self._told_company = True
+            self._journal.warn(said)
 
     def write_groups(self) -> None:
         """Sort the stacks of all nodes by where they stand, once the scenes are in."""

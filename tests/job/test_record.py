@@ -12,6 +12,7 @@ import pytest
 from slurm_guard.job.journal import Journal
 from slurm_guard.job.record import Recorder
 from slurm_guard.model.breach import Breach, BreachKind, RedLine, SickGpu
+from slurm_guard.model.checkpoint import Directories
 from slurm_guard.model.limits import Settings
 from slurm_guard.model.place import JobIdentity
 from slurm_guard.model.reading import Record
@@ -34,14 +35,17 @@ BREACH = Breach(
 class Bench:
     """A recorder of run 7.a with its journal."""
 
-    def __init__(self, root: Path, restarts: int = 0, run: str = "7.a") -> None:
+    def __init__(
+        self, root: Path, restarts: int = 0, run: str = "7.a", places: Directories | None = None
+    ) -> None:
         self.root = root
+        self.said: list[str] = []
         identity = replace(IDENTITY, restart_count=restarts)
-        self.journal = Journal(str(root), identity, lambda: 5.0, ("train",), lambda _: None)
+        self.journal = Journal(str(root), identity, lambda: 5.0, ("train",), self.said.append)
         assert self.journal.flush(5)
         self.clock = FakeClock(wall_s=1000.0)
         self.tail = Tail()
-        self.recorder = Recorder(self.journal, self.clock, identity, self.tail, run)
+        self.recorder = Recorder(self.journal, self.clock, identity, self.tail, run, places=places)
 
     def note(self, *acts: Act, **settings: Any) -> None:
         """Note acts, one a second."""
@@ -73,6 +77,19 @@ def test_breach_tells_the_next_choice_of_a_checkpoint_what_it_needs(tmp_path: Pa
     assert trial == Trial("numeric", "plateau", 40, 25, symptom_s=980.0)
     bench.note(CloseIncident("stop", "why", ()))
     assert read_trials(bench.journal.own_entries())[0].until_s == 1001.0
+
+
+def test_of_two_trainings_with_the_same_directories_one_says_so_once(tmp_path: Path) -> None:
+    """Both begin before either has resumed: the later one finds the other's entry on the disk."""
+    places = Directories("/nvme/c-7", "/lustre/m", "/lustre/r")
+    first, second = (Bench(tmp_path, run=run, places=places) for run in ("7.a", "7.b"))
+    for bench, run in ((first, "7.a"), (second, "7.b")):
+        bench.journal.append("run", 1.0, run=run, restart_count=0)
+    first.note(NoteResumed(Resumption()))
+    second.note(NoteResumed(Resumption()), NoteResumed(Resumption()))
+    assert first.said == []
+    assert len(second.said) == 1
+    assert "has the same ring and milestone directory" in second.said[0]
 
 
 def test_what_was_resumed_from_and_the_losses_before_are_kept_for_the_next_attempt(tmp_path: Path) -> None:
