@@ -55,11 +55,11 @@ def check_place(call: str, given: Any) -> int:
     return number
 
 
-def check_state(state: Any, per_rank: Any) -> None:
-    """See that these are what `Guard.resume` can take.
+def check_state(state: Any, per_rank: Any, taken: str) -> None:
+    """See that these are what `Guard.resume` can take; `taken` is a name that is the guard's own.
 
     Raises:
-        CheckpointError: one is no mapping of names.
+        CheckpointError: one is no mapping of names, or has that one.
     """
     for what, given in (("the state", state), ("per_rank", per_rank)):
         if not isinstance(given, MutableMapping):
@@ -68,6 +68,8 @@ def check_state(state: Any, per_rank: Any) -> None:
         for name in given:
             if not isinstance(name, str):
                 raise CheckpointError(f"{what} has {name!r} as a name: give it a text")
+    if taken in state:
+        raise CheckpointError(f"{taken} is what the guard saves itself: give the state another name")
 
 
 def check_signals(given: Any) -> tuple[signal.Signals, ...]:

@@ -32,6 +32,7 @@ from slurm_guard.model.checkpoint import Checkpoint, Directories
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.accord import Accord, Vote
 from slurm_guard.training.agreement import Wish, agree, read_wish
+from slurm_guard.training.alike import find_unlike
 from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.given import check_count, check_place, check_signals, check_state, make_stamp
@@ -95,8 +96,7 @@ class Guard:
         self._per_rank: MutableMapping[str, Any] = {}
         self._saver = Saver(directories, Circle(), rule=rule)
         self._clipper = Clipper()
-        signals = check_signals(stop_on)
-        self._notice = StopNotice(signals) if signals else None
+        self._notice = StopNotice(signals) if (signals := check_signals(stop_on)) else None
         self._accord = Accord()
         self._pid = 0
         self._phase = "train"
@@ -155,18 +155,19 @@ class Guard:
         first iteration.
 
         Raises:
-            CheckpointError: the state has no names or one of ours, is sharded in another way, or does not fit
-                the checkpoint; or nothing can be read though SLURM_GUARD_RESUME_FROM names a directory.
+            CheckpointError: the state has no names or one of ours, differs on another rank, is sharded in
+                another way, or does not fit the checkpoint; or SLURM_GUARD_RESUME_FROM names a directory and
+                nothing can be read.
         """
-        check_state(state, per_rank or {})
+        check_state(state, per_rank or {}, _CLIPPING)
         if why := has_foreign_shards({**state, **(per_rank or {})}):
             raise CheckpointError(why)
-        if _CLIPPING in state:
-            raise CheckpointError(f"{_CLIPPING} is what the guard saves itself: give the state another name")
         self._saver.settle()
         self._state, self._per_rank = state, {} if per_rank is None else per_rank
         self._place = locate(self._place)
         circle = self._meet()
+        if why := find_unlike(state, gather):
+            raise CheckpointError(why)
         if self._notice is not None or self._pace.timed:
             self._accord.join(can_meet=circle.group is not None)
         loader = Loader(self._whole(), circle.rank, circle.world_size)

@@ -247,6 +247,41 @@ def read_tied(rank: int, directory: str) -> Any:
     return read(rank, directory, tied=True)
 
 
+def unlike(rank: int, directory: str) -> Any:
+    """What a guard says of stages of a pipeline, first as what all have alike, then as what each has."""
+    import torch
+
+    from slurm_guard.training.guard import Guard
+
+    root = f"{directory}/{rank}"
+    environment = {"SLURM_GUARD_RING_DIR": f"{root}/ring", "SLURM_GUARD_STATE_DIR": f"{directory}/state"}
+
+    def make() -> Guard:
+        return Guard.from_environment(ring_every=1, environment=environment)
+
+    stage: Any = torch.nn.Linear(5, 7 if rank == 0 else 3)
+    optimizer = torch.optim.AdamW(stage.parameters())
+    said = refusal(lambda: make().resume({"model": stage, "optimizer": optimizer}))
+    also = refusal(lambda: make().resume({"seen": 0} if rank == 0 else {"seen": 0, "best": 1}))
+    guard = make()
+    guard.resume({"seen": 0}, per_rank={"model": stage, "optimizer": optimizer})
+    guard.iteration(1)
+    guard.finish()
+    kept = stage.weight.detach().clone()
+    with torch.no_grad():
+        stage.weight.zero_()
+    point = make().resume({"seen": 0}, per_rank={"model": stage, "optimizer": optimizer})
+    return said, also, point is not None and point.iteration, torch.equal(stage.weight, kept)
+
+
+def unlike_sharded(rank: int, directory: str) -> Any:
+    """What is said of another sharded model on each rank."""
+    from slurm_guard.training.alike import find_unlike
+    from slurm_guard.training.circle import gather
+
+    return find_unlike(build((2,), width=7) if rank == 0 else {**build((2,), width=7), "more": 1}, gather)
+
+
 def absent(rank: int, directory: str) -> Any:
     """The last rank does not come to the milestone."""
     import torch.distributed as dist
