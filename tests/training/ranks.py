@@ -1,8 +1,8 @@
 """Starts real ranks of the example fast: torch is loaded once, then every rank is a fork.
 
 One JSON object a line comes in (`ranks`: environment and output file of each; `argv`; `limit_s`; `until`,
-a word in the first rank's output at which the limit is reached), one
-goes out: exit code (negative for a signal) or state letter of each rank at the limit.
+a word in the first rank's output at which the limit is reached, once no state letter has changed for
+`still_s`), one goes out: exit code (negative for a signal) or state letter of each rank at the limit.
 """
 
 from __future__ import annotations
@@ -46,13 +46,18 @@ def start(rank: dict[str, Any], argv: list[str]) -> int:
         os._exit(code)
 
 
-def finish(pids: list[int], limit_s: float, output: Path, until: str) -> list[int | str]:
+def finish(pids: list[int], limit_s: float, output: Path, until: str, still_s: float) -> list[int | str]:
     """Wait for all until the limit or the word, then kill what is left."""
     ends: dict[int, int | str] = {}
-    deadline = time.monotonic() + limit_s
+    seen: dict[int, int | str] = {}
+    deadline, changed_s = time.monotonic() + limit_s, 0.0
     while len(ends) < len(pids) and time.monotonic() < deadline:
         if until and output.exists() and until in output.read_text():
-            break
+            states = {pid: ends[pid] if pid in ends else read_state_letter(pid) for pid in pids}
+            if states != seen:
+                seen, changed_s = states, time.monotonic()
+            if time.monotonic() - changed_s >= still_s:
+                break
         for pid in set(pids) - ends.keys():
             gone, status = os.waitpid(pid, os.WNOHANG)
             if gone:
@@ -60,11 +65,16 @@ def finish(pids: list[int], limit_s: float, output: Path, until: str) -> list[in
         time.sleep(0.01)
     left = set(pids) - ends.keys()
     for pid in left:  # all of them before the first kill: it wakes the ranks that wait for that one
-        ends[pid] = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        ends[pid] = read_state_letter(pid)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     return [ends[pid] for pid in pids]
+
+
+def read_state_letter(pid: int) -> str:
+    """R, S, T and so on: what the process's first thread does."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def serve() -> None:
@@ -78,7 +88,8 @@ def serve() -> None:
         order = json.loads(line)
         pids = [start(rank, order["argv"]) for rank in order["ranks"]]
         output = Path(order["ranks"][0]["output"])
-        print(json.dumps(finish(pids, order["limit_s"], output, order["until"])), flush=True)
+        ends = finish(pids, order["limit_s"], output, order["until"], order["still_s"])
+        print(json.dumps(ends), flush=True)
 
 
 if __name__ == "__main__":

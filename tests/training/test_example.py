@@ -36,10 +36,16 @@ class Training:
         return self.root / f"node{node}" / f"c-{self.environment['SLURM_JOB_ID']}"
 
     def run(
-        self, *arguments: str, attempt: int = 0, limit_s: float = 60, until: str = "", **environment: str
+        self,
+        *arguments: str,
+        attempt: int = 0,
+        limit_s: float = 180,
+        until: str = "",
+        still_s: float = 0,
+        **environment: str,
     ) -> list[Any]:
-        """Exit code of each rank; the state letter of one that lived at the limit, or when rank 0 said
-        `until`.
+        """Exit code of each rank; the state letter of one that lived at the limit, or when rank 0 had said
+        `until` and all ranks then stood still for `still_s`.
         """
         for output in self.root.glob("out*"):
             output.unlink()
@@ -50,10 +56,9 @@ class Training:
         ]
         assert self.server.stdin
         assert self.server.stdout
-        self.server.stdin.write(
-            json.dumps({"ranks": ranks, "argv": [*ARGUMENTS, *arguments], "limit_s": limit_s, "until": until})
-            + "\n"
-        )
+        limits = {"limit_s": limit_s, "until": until, "still_s": still_s}
+        order = {"ranks": ranks, "argv": [*ARGUMENTS, *arguments], **limits}
+        self.server.stdin.write(json.dumps(order) + "\n")
         self.server.stdin.flush()
         ends: list[Any] = json.loads(self.server.stdout.readline())
         return ends
@@ -82,7 +87,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
         assert process.stdout
         assert json.loads(process.stdout.readline()) == "ready"
         yield process
-        process.stdin.close()
+        process.kill()
 
 
 def job(world_size: int) -> dict[str, str]:
@@ -223,13 +228,14 @@ def test_a_finished_training_ends_at_once(training: Training) -> None:
 )
 def test_a_fault_that_hangs_is_a_real_hang(training: Training, fault: str, ends: list[str]) -> None:
     """The other rank waits in its collective, alive, for as long as one cares to look."""
-    assert training.run("--fault", f"{fault}@6", "--fault-rank", "1", limit_s=2.5) == ends
+    fault = f"{fault}@6"
+    assert training.run("--fault", fault, "--fault-rank", "1", until="iteration 5 ", still_s=1.5) == ends
     assert max(losses(training)) == 5
 
 
 def test_a_rank_that_leaves_with_code_0_is_not_the_end_of_training(training: Training) -> None:
     """Code 0 in the middle of training: nothing was finished."""
-    ends = training.run("--fault", "exit0@6", "--fault-rank", "1", limit_s=5)
+    ends = training.run("--fault", "exit0@6", "--fault-rank", "1")
     assert ends[1] == 0
     assert max(losses(training)) == 5
     assert not any("finished" in line for line in training.lines())
