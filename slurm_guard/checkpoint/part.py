@@ -51,8 +51,7 @@ class PartFile:
         """
         whole = memoryview(data).cast("B")
         for start in range(0, len(whole), PIECE):
-            if self._cancelled():
-                raise CheckpointError("the save was cancelled")
+            self.look()
             piece = whole[start : start + PIECE]
             self._digest.update(piece)
             while piece:
@@ -62,6 +61,15 @@ class PartFile:
             if self.size - self._begun >= _AHEAD:
                 self._begin_writing()
         return len(whole)
+
+    def look(self) -> None:
+        """See whether anybody still wants it. Its source may be another by now where nobody does.
+
+        Raises:
+            CheckpointError: the save was cancelled.
+        """
+        if self._cancelled():
+            raise CheckpointError("the save was cancelled")
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -92,6 +100,7 @@ def write_part(
         file = PartFile(descriptor, cancelled)
         fill(file)
         os.fsync(descriptor)
+        file.look()
     return Part(name, file.size, file.checksum)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,12 +34,14 @@ _log = logging.getLogger("slurm_guard")
 
 @dataclass(frozen=True, slots=True)
 class MilestoneSave:
-    """How milestones are saved: `rule` says which stay, `cancelled` whether one is to be given up."""
+    """How milestones are saved: `rule` says which stay, `cancelled` whether one is to be given up, and
+    `release` is called when the snapshot is not read any longer, though others may still write theirs."""
 
     directory: str
     rule: Retention
     circle: Circle
     cancelled: Callable[[], bool]
+    release: Callable[[], None] = lambda: None
 
     def write(self, stamp: Stamp, snapshot: Snapshot) -> None:
         """Write the milestone of this moment; every rank must call this, each with what it has.
@@ -53,6 +56,14 @@ class MilestoneSave:
             if self._has_left():
                 raise CheckpointError(f"no milestone {stamp.iteration}: {_LEFT}") from error
             raise
+
+    def leave_out(self, iteration: int) -> None:
+        """Let the other ranks know that this one does not save this milestone: they wait for it.
+
+        What goes wrong with that they hear by themselves.
+        """
+        with suppress(Exception):
+            meet_about(iteration, lambda: None, self.circle.group)
 
     def _write(self, stamp: Stamp, snapshot: Snapshot) -> None:
         if snapshot.sharded and self.circle.group is None and self.circle.world_size > 1:
@@ -81,7 +92,9 @@ class MilestoneSave:
         if self.circle.group is None:
             return stamp.finite, {self.circle.rank: own} if self.circle.world_size == 1 else {}
         try:
-            told = meet_about(stamp.iteration, (stamp.finite, own), self.circle.group)
+            told = meet_about(
+                stamp.iteration, lambda: None if self.cancelled() else (stamp.finite, own), self.circle.group
+            )
         except Exception as error:
             if snapshot.sharded or self.circle.rank != 0:
                 raise
@@ -113,18 +126,24 @@ class MilestoneSave:
     def _write_together(
         self, path: str, snapshot: Snapshot, write_own: Callable[[str], list[Part]]
     ) -> list[Part]:
-        """Write our part of the tensors and what `write_own` adds; the files of all ranks.
+        """Write what `write_own` adds and our part of the tensors; the files of all ranks.
 
         What fails on one rank is told to all: each would wait for it else.
         """
         import torch.distributed as dist
 
         sharded = {key: stage_shard(snapshot.sharded[key], local) for key, local in snapshot.local.items()}
+        own, fault = list[Part](), ""
+        try:
+            own = write_own(path)
+        except Exception as error:
+            fault = f"rank {self.circle.rank}: {error}"
         done: Any
         try:
-            done = [*write_dcp(path, sharded, self.circle.group, self.cancelled), *write_own(path)]
+            done = [*own, *write_dcp(path, sharded, self.circle.group, self.cancelled, self.release)]
         except Exception as error:
-            done = f"rank {self.circle.rank}: {error}"
+            fault = fault or f"rank {self.circle.rank}: {error}"
+        done = fault or done
         gathered: list[Any] = [None] * self.circle.world_size
         dist.all_gather_object(gathered, done, group=self.circle.group)
         if faults := [each for each in gathered if isinstance(each, str)]:

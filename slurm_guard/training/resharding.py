@@ -52,8 +52,10 @@ def write_dcp(
     shards: Mapping[str, Any],
     group: Any,
     cancelled: Callable[[], bool] = lambda: False,
+    written: Callable[[], None] = lambda: None,
 ) -> list[Part]:
-    """Write the tensors into this directory; the files of this rank, which are on the disk then.
+    """Write the tensors into this directory; the files of this rank, which are on the disk then. `written` is
+    called when they are, though other ranks still write theirs.
 
     Every rank of the group must call this, for the same directory, with its DTensors by path over memory of
     the CPU (`stage_shard`). No rank waits for another longer than the group's time limit, once or twice.
@@ -66,7 +68,7 @@ def write_dcp(
 
     # A part without elements says nothing, and some versions of torch mistake its place.
     kept = {path: shard for path, shard in shards.items() if local_tensor(shard).numel()}
-    writer = _make_writer(directory, cancelled)
+    writer = _make_writer(directory, cancelled, written)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         with torch.no_grad():
@@ -172,7 +174,7 @@ def _check_listed(shard: Shard, metadata: Any) -> None:
         raise CheckpointError(f"{shard.path} is not among the tensors of the checkpoint as state.pt has it")
 
 
-def _make_writer(directory: str, cancelled: Callable[[], bool]) -> Any:
+def _make_writer(directory: str, cancelled: Callable[[], bool], written: Callable[[], None]) -> Any:
     from torch.distributed.checkpoint import FileSystemWriter
     from torch.distributed.checkpoint.filesystem import FileSystem
     from torch.distributed.checkpoint.metadata import StorageMeta
@@ -189,9 +191,11 @@ def _make_writer(directory: str, cancelled: Callable[[], bool]) -> Any:
 
         def write_data(self, plan: Any, planner: Any) -> Any:
             try:
-                return super().write_data(plan, planner)
+                done = super().write_data(plan, planner)
             except RuntimeError as error:
                 raise self.fs.fault or error from error  # torch hides the reason behind a word of its own
+            written()
+            return done
 
         def storage_meta(self) -> Any:
             return StorageMeta()  # not the directory: it will have another name
@@ -224,6 +228,7 @@ class _Files:
             finally:
                 raw.close()  # what is still in a buffer must not go to whoever gets this number next
             os.fsync(descriptor)
+            file.look()
         name = os.path.basename(path)
         self.parts[name] = Part(name, file.size, file.checksum)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from slurm_guard.training.snapshot import Snapshot, take_snapshot
 from slurm_guard.training.staging import Staging
 from slurm_guard.training.state import write_state
 from slurm_guard.training.wording import name_error
-from slurm_guard.training.writer import SILENT_S, Writer
+from slurm_guard.training.writer import SILENT_S, Flight, Writer
 
 PATIENCE_S = 120.0
 """How long a save that must not be left out waits for the one before it, once for each of those."""
@@ -52,7 +52,8 @@ class Saver:
         self._rule = rule
         self.circle = circle
         self._staging = Staging()
-        self._writer = Writer()
+        self._ring = Writer()
+        self._milestones = Writer("milestone")
         self._gave_up = False
         self._poisoned = False
         self._newest = -1
@@ -75,57 +76,93 @@ class Saver:
         `stamp` is asked when it is clear that the save begins: it may wait for a device. `blocked_s` is for
         how long training waited for the copy, `written_s` how long the last save was written.
         """
-        if not self._is_free(wait=due.milestone or self.circle.world_size > 1):
-            self._skip(due.iteration)
+        if not self._is_free(due, wait=due.milestone or self.circle.world_size > 1):
+            self._skip(due)
             return False
         try:
             began_s = time.monotonic()
             now = replace(stamp(), fork=self.circle.fork, world_size=self.circle.world_size)
             replica = (due.ring and self.circle.first) or (due.milestone and self.circle.rank == 0)
             snapshot = take_snapshot(self._staging, state, per_rank, replica=replica)
-            self._writer.start(lambda: self._write(now, snapshot, due))
+            self._ring.start(lambda flight: self._write(flight, now, snapshot, due))
             self.blocked_s = time.monotonic() - began_s
         except Exception as error:
+            self._leave_out(due)
             _log.warning("slurm-guard: no checkpoint of iteration %d: %s", due.iteration, name_error(error))
             return False
         return True
 
     @property
     def busy(self) -> bool:
-        """Whether a save is being written."""
-        return self._writer.busy
+        """Whether the copy in memory is still being written."""
+        return self._ring.busy or self._milestones.busy
 
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is in flight; False when something still is after `timeout_s`."""
-        return self._writer.wait(timeout_s)
+        began_s = time.monotonic()
+        if not self._ring.wait(timeout_s):  # its end may begin a milestone
+            return False
+        return self._milestones.wait(None if timeout_s is None else began_s + timeout_s - time.monotonic())
 
     def settle(self) -> bool:
         """Wait until nothing is in flight, but not for a disk that does not answer; whether nothing is."""
-        settled = self._writer.settle(SILENT_S)
+        settled = self._ring.settle(SILENT_S) and self._milestones.settle(SILENT_S)
         if not settled:
             why = " (the disk gives no answer, or not every rank saves)" if self.circle.world_size > 1 else ""
             _log.warning("slurm-guard: the save in flight does not move on%s: it is not waited for", why)
         return settled
 
-    def _is_free(self, *, wait: bool) -> bool:
-        if not self._writer.busy:
+    def _is_free(self, due: Due, *, wait: bool) -> bool:
+        if due.ring:
+            self._let_go()
+        if not self.busy:
             self._gave_up = False
         elif wait and not self._gave_up:  # a disk that hangs is waited for once
-            self._gave_up = not self._writer.wait(PATIENCE_S)
-        return not self._writer.busy
+            until_s = time.monotonic() + PATIENCE_S
+            self._gave_up = not (
+                self._ring.wait_free(PATIENCE_S)
+                and self._milestones.wait_free(max(0.0, until_s - time.monotonic()))
+            )
+            if due.ring:
+                self._let_go()
+        return not self.busy
 
-    def _skip(self, iteration: int) -> None:
+    def _let_go(self) -> None:
+        """A milestone that does not move on must not hold up the ring: shared storage may be away for hours.
+
+        What it was given is overwritten by the next save, so it is never believed.
+        """
+        if not self._ring.busy and self._milestones.busy and self._milestones.silent_s >= PATIENCE_S:
+            self._milestones.give_up()
+            _log.warning(
+                "slurm-guard: the milestone that is being written does not move on (%s gives no answer, or"
+                " not every rank saves): it is given up, ring checkpoints go on",
+                self._directories.milestone,
+            )
+
+    def _leave_out(self, due: Due) -> None:
+        """The others wait for each rank with a milestone; what is in flight comes before."""
+        if due.milestone and self.circle.group is not None:
+            with suppress(RuntimeError):  # no thread
+                self._ring.start(lambda _: self._milestones.start(lambda flight: self._meet(flight, due)))
+
+    def _meet(self, flight: Flight, due: Due) -> None:
+        flight.release()
+        self._together(flight).leave_out(due.iteration)
+
+    def _skip(self, due: Due) -> None:
+        self._leave_out(due)
         self.skipped += 1
         if self.skipped & (self.skipped - 1) == 0:  # the 1st, 2nd, 4th, 8th …
             _log.warning(
                 "slurm-guard: no checkpoint of iteration %d: the one before is still being written (left out"
                 " so far: %d); save less often, or to a faster disk",
-                iteration,
+                due.iteration,
                 self.skipped,
             )
 
-    def _write(self, stamp: Stamp, snapshot: Snapshot, due: Due) -> None:
-        """In the background: one copy into all places where it is due."""
+    def _write(self, flight: Flight, stamp: Stamp, snapshot: Snapshot, due: Due) -> None:
+        """In the background: one copy into all places where it is due, the ring first."""
         began_s = time.monotonic()
         poisoned = snapshot.find_nan()
         if poisoned and stamp.finite and not self._poisoned:  # a healthy one that begins with a NaN in it
@@ -143,35 +180,41 @@ class Saver:
             shards=stamp.world_size if snapshot.sharded or snapshot.own else 0,
         )
         if due.ring:
-            self._write_ring(stamp, snapshot)
-        if due.milestone:
-            places = self._directories.milestone, self._rule
-            with _warned():
-                MilestoneSave(*places, self.circle, self._writer.cancelled).write(stamp, snapshot)
+            self._write_ring(flight, stamp, snapshot)
         self.written_s = time.monotonic() - began_s
+        if due.milestone:
+            self._milestones.start(lambda flight: self._write_milestone(flight, stamp, snapshot))
 
-    def _write_ring(self, stamp: Stamp, snapshot: Snapshot) -> None:
+    def _write_milestone(self, flight: Flight, stamp: Stamp, snapshot: Snapshot) -> None:
+        with _warned():
+            self._together(flight).write(stamp, snapshot)
+
+    def _together(self, flight: Flight) -> MilestoneSave:
+        places = self._directories.milestone, self._rule
+        return MilestoneSave(*places, self.circle, flight.cancelled, flight.release)
+
+    def _write_ring(self, flight: Flight, stamp: Stamp, snapshot: Snapshot) -> None:
         ring, circle = self._directories.ring, self.circle
         replica = circle.first and not snapshot.sharded
         shard = None
         if replica and snapshot.whole is not None:
             with _warned():
-                self._write_unit(stamp, snapshot.whole)
+                self._write_unit(flight, stamp, snapshot.whole)
         with _warned():
-            shard = self._write_unit(replace(stamp, rank=circle.rank), snapshot.shard)
+            shard = self._write_unit(flight, replace(stamp, rank=circle.rank), snapshot.shard)
         self._newest = stamp.iteration
         if shard is None:
             return
         if circle.world_size > 1:
             self._ask(stamp.iteration, replica=replica)
         for partner in circle.partners:
-            self._send(shard.directory, partner)
+            self._send(flight, shard.directory, partner)
         for directory in (ring, shard_directory(ring, circle.rank))[0 if circle.first else 1 :]:
             self._trim(directory)
 
-    def _write_unit(self, stamp: Stamp, saved: Mapping[str, Any]) -> Checkpoint:
+    def _write_unit(self, flight: Flight, stamp: Stamp, saved: Mapping[str, Any]) -> Checkpoint:
         def write_parts(path: str) -> list[Part]:
-            return [write_state(saved, path, self._writer.cancelled)]
+            return [write_state(saved, path, flight.cancelled)]
 
         # There may be more than there is room for: a kill came before the trimming.
         return write_unit(self._directories.ring, stamp, write_parts, self._trim)
@@ -189,12 +232,12 @@ class Saver:
     def _trim(self, directory: str) -> None:
         trim_units(directory, self._newest, common=self._common, keep=self._keep)
 
-    def _send(self, directory: str, partner: int) -> None:
+    def _send(self, flight: Flight, directory: str, partner: int) -> None:
         peer, address = self.circle.peer, self.circle.addresses[partner]
         if peer is None or address is None:
             return
         try:
-            peer.put(address, directory, self._writer.cancelled, common=self._common)
+            peer.put(address, directory, flight.cancelled, common=self._common)
         except Exception as error:
             # One that has ended, well or not, is somebody else's news.
             level = logging.INFO if _is_ended(error) else logging.WARNING

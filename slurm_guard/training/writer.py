@@ -1,4 +1,5 @@
-"""Writes checkpoints behind the training's back: one at a time, in a thread that lives for one save.
+"""Writes checkpoints behind the training's back: one after the other, in a thread that lives as long as there
+is something to write.
 
 A thread, not a process: torch hands whole tensors to `write` of our file, and hashing, checksumming and the
 system calls leave the interpreter to the training, which is slowed no more than by another process that
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 EXIT_WAIT_S = 30.0
-"""How long the end of the interpreter waits for the save that is being written; then it is discarded."""
+"""How long the end of the interpreter waits for the saves in flight; then they are discarded."""
 
 SILENT_S = 600.0
 """A save that has not moved for so long is not waited for any longer: its disk may never answer."""
@@ -29,66 +30,137 @@ _CANCEL_S = 5.0
 _log = logging.getLogger("slurm_guard")
 
 
-class Writer:
-    """At most one save is in flight."""
+class Flight:
+    """One save in flight. What is written looks here whether it is still wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, writer: Writer, write: Callable[[Flight], None]) -> None:
+        self._writer = writer
+        self.write = write
+        self.given_up = False
+        self.released = threading.Event()
+        self.over = threading.Event()
+
+    def cancelled(self) -> bool:
+        """Whether to give up. This is asked between pieces, which shows that it moves on."""
+        self._writer.moved_s = time.monotonic()
+        return self.given_up or self._writer.ending
+
+    def release(self) -> None:
+        """What it was given is not read any longer: its memory may be used by the next."""
+        self.released.set()
+
+    def give_up(self) -> None:
+        """Nobody waits for it any longer, and nothing that it still writes will be believed."""
+        self.given_up = True
+        self.end()
+
+    def end(self) -> None:
+        """It is over."""
+        self.released.set()
+        self.over.set()
+
+
+class Writer:
+    """Saves in flight, in the order in which they were started; `moved_s` says when the first last moved."""
+
+    def __init__(self, name: str = "checkpoint") -> None:
+        self._name = f"slurm-guard {name}"
+        self._lock = threading.Lock()
+        self._flights: list[Flight] = []
         self._thread: threading.Thread | None = None
-        self._cancelled = threading.Event()
-        self._moved_s = 0.0
+        self.moved_s = 0.0
+        self.ending = False
 
     @property
     def busy(self) -> bool:
-        """Whether a save is being written."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether what was given to one of them is still being read."""
+        return any(not flight.released.is_set() for flight in self._in_flight())
 
-    def start(self, write: Callable[[], None]) -> None:
-        """Run `write` in the background. What it raises is a warning. Only when not `busy`.
+    @property
+    def lags(self) -> bool:
+        """Whether anything is in flight, be it given up."""
+        return bool(self._in_flight())
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has moved; 0 where nothing is in flight."""
+        return time.monotonic() - self.moved_s if self._in_flight() else 0.0
+
+    def start(self, write: Callable[[Flight], None]) -> None:
+        """Run `write` in the background, after what is in flight already. What it raises is a warning.
 
         Raises:
-            RuntimeError: no thread can be started, or one is running.
+            RuntimeError: no thread can be started.
         """
-        if self.busy:
-            raise RuntimeError("the save before is still being written")
-        self._moved_s = time.monotonic()
-        # A daemon: the interpreter would wait without any bound for one that is not.
-        thread = threading.Thread(target=self._run, args=(write,), name="slurm-guard checkpoint", daemon=True)
-        thread.start()
-        self._thread = thread
+        flight = Flight(self, write)
+        with self._lock:
+            self._flights.append(flight)
+            if len(self._flights) > 1:
+                return
+            self.moved_s = time.monotonic()
+            # A daemon: the interpreter would wait without any bound for one that is not.
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._flights.clear()
+                raise
+            self._thread = thread
         _writers.add(self)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is in flight; False when something still is after `timeout_s`."""
-        thread = self._thread
-        if thread is None:
-            return True
-        thread.join(timeout_s)
-        if thread.is_alive():
-            return False
-        self._thread = None
-        return True
+        """Wait until nothing is in flight but what was given up; False when more is after `timeout_s`."""
+        return self._wait_for([flight.over for flight in self._in_flight()], timeout_s)
+
+    def wait_free(self, timeout_s: float) -> bool:
+        """Wait until it is not `busy`; False when it still is after `timeout_s`."""
+        return self._wait_for([flight.released for flight in self._in_flight()], timeout_s)
 
     def settle(self, silent_s: float) -> bool:
-        """Wait until nothing is in flight; False when it has not moved on for `silent_s`."""
-        while not self.wait(max(0.0, self._moved_s + silent_s - time.monotonic())):
-            if time.monotonic() - self._moved_s >= silent_s:
+        """Wait until nothing is in flight; False when that has not moved on for `silent_s`."""
+        while not self.wait(max(0.0, silent_s - self.silent_s)):
+            if self.silent_s >= silent_s:
                 return False
         return True
 
+    def give_up(self) -> None:
+        """Let go of all that is in flight. What is started later comes after it all the same."""
+        for flight in self._in_flight():
+            flight.give_up()
+
     def cancel(self) -> None:
-        """What is in flight, and all that comes later, is to be given up: see `cancelled`."""
-        self._cancelled.set()
+        """Give up all that is in flight and all that comes later, and wait a moment for its end."""
+        self.ending = True
+        if self._thread is not None:
+            self._thread.join(_CANCEL_S)
 
-    def cancelled(self) -> bool:
-        """Whether to give up. What is written asks this between pieces, which shows that it moves on."""
-        self._moved_s = time.monotonic()
-        return self._cancelled.is_set()
+    def _in_flight(self) -> list[Flight]:
+        """Without the lock: a fork has it as it was, and no thread that would open it."""
+        thread = self._thread
+        return list(self._flights) if thread is not None and thread.is_alive() else []
 
-    def _run(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except Exception as error:
-            _log.warning("slurm-guard: a checkpoint was not written: %s", error)
+    @staticmethod
+    def _wait_for(events: list[threading.Event], timeout_s: float | None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return all(
+            event.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for event in events
+        )
+
+    def _run(self) -> None:
+        while self._flights:
+            flight = self._flights[0]
+            self.moved_s = time.monotonic()
+            try:
+                flight.write(flight)
+            except Exception as error:
+                _log.warning("slurm-guard: a checkpoint was not written: %s", error)
+            with self._lock:
+                self._flights.pop(0)
+                last = not self._flights
+            flight.end()
+            if last:
+                return
 
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
@@ -102,14 +174,17 @@ def finish_all(within_s: float = EXIT_WAIT_S) -> None:
     A thread that still writes while the interpreter is taken down would abort the whole process.
     """
     deadline = time.monotonic() + within_s
-    late = [writer for writer in list(_writers) if not writer.wait(max(0.0, deadline - time.monotonic()))]
-    for writer in late:
-        writer.cancel()
-    for writer in late:
+    writers = list(_writers)
+    late = [writer for writer in writers if not writer.wait(max(0.0, deadline - time.monotonic()))]
+    if late:
         with suppress(Exception):
             _log.warning(
                 "slurm-guard: the checkpoint that was being written at the end was not finished within %g s"
                 " and is discarded",
                 within_s,
             )
-        writer.wait(_CANCEL_S)
+    left = [writer for writer in writers if writer.lags]
+    for writer in left:
+        writer.ending = True
+    for writer in left:
+        writer.cancel()

@@ -304,7 +304,9 @@ def left_out(rank: int, directory: str) -> Any:
 
     def meet(iteration: int) -> Any:
         told: list[Any] = []
-        return refusal(lambda: told.extend(meet_about(iteration, f"{rank}:{iteration}", group))) or told
+        return (
+            refusal(lambda: told.extend(meet_about(iteration, lambda: f"{rank}:{iteration}", group))) or told
+        )
 
     for iteration in (1, 2, 3, 4):
         if (rank, iteration) not in ((dist.get_world_size() - 1, 1), (0, 3)):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
@@ -19,6 +21,7 @@ from slurm_guard.training import saver as module
 from slurm_guard.training.circle import Circle
 from slurm_guard.training.reading import read_verified
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
+from slurm_guard.training.writer import Flight
 
 
 def due(iteration: int, *, ring: bool = True, milestone: bool = False) -> Due:
@@ -95,21 +98,21 @@ class _Disk:
         self.started = 0
         self.busy = True
 
-    def wait(self, timeout_s: float | None) -> bool:
+    def wait_free(self, timeout_s: float) -> bool:
         self.waits.append(timeout_s)
-        self.busy = timeout_s is not None and self.lasts_s > timeout_s
+        self.busy = self.lasts_s > timeout_s
         return not self.busy
 
     def settle(self, silent_s: float) -> bool:
         return self.lasts_s <= silent_s
 
-    def start(self, write: Callable[[], None]) -> None:
+    def start(self, write: Callable[[Flight], None]) -> None:
         self.started += 1
 
 
 def on(disk: _Disk, places: Directories, nodes: tuple[str, ...] = ("n1",)) -> Saver:
     saver = Saver(places, Circle(nodes=nodes))
-    saver._writer = disk  # type: ignore[assignment]
+    saver._ring = disk  # type: ignore[assignment]
     return saver
 
 
@@ -251,6 +254,58 @@ def test_a_partner_that_has_ended_is_no_warning(
     assert save(saver, {"at": 1}, due(10))
     assert saver.finish(60)
     assert [record.levelno for record in caplog.records] == [level]
+
+
+@pytest.fixture
+def hung_storage(places: Directories, monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """Shared storage that brings nothing to its disks until the event is set."""
+    gate, sync = Event(), os.fsync
+
+    def wait_and_sync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(places.milestone):
+            gate.wait(60)
+        sync(descriptor)
+
+    monkeypatch.setattr("slurm_guard.checkpoint.part.os.fsync", wait_and_sync)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    yield gate
+    gate.set()
+
+
+def test_a_milestone_that_hangs_does_not_hold_up_the_ring(
+    places: Directories, hung_storage: Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is given up, and not believed when the storage is back: its memory had become that of the next."""
+    import torch
+
+    def at(iteration: int) -> dict[str, Any]:
+        return {"at": torch.full((1000,), float(iteration))}
+
+    saver = Saver(places, Circle())
+    assert save(saver, at(10), due(10, milestone=True))
+    assert saver._ring.wait(60)
+    while saver._milestones.silent_s < module.PATIENCE_S:
+        time.sleep(0.01)
+    assert save(saver, at(20), due(20))
+    assert "does not move on" in caplog.text
+    assert saver.finish(60)
+    assert save(saver, at(30), due(30, milestone=True))
+    hung_storage.set()
+    assert saver.finish(60)
+    assert {i: int(tensor[0]) for i, tensor in saved(places.ring).items()} == {20: 20, 30: 30}
+    assert {i: int(tensor[0]) for i, tensor in saved(places.milestone).items()} == {30: 30}
+    assert "cancelled" in caplog.text
+
+
+def test_a_slow_milestone_is_not_given_up_for_another(places: Directories, hung_storage: Event) -> None:
+    """Where there is no ring nothing is gained."""
+    saver = Saver(places, Circle())
+    assert save(saver, {"at": 10}, due(10, ring=False, milestone=True))
+    assert not save(saver, {"at": 20}, due(20, ring=False, milestone=True))
+    assert saver.skipped == 1
+    hung_storage.set()
+    assert saver.finish(60)
+    assert saved(places.milestone) == {10: 10}
 
 
 class _Rank0:

@@ -12,33 +12,86 @@ from threading import Event
 
 import pytest
 
-from slurm_guard.training.writer import Writer, finish_all
+from slurm_guard.training.writer import Flight, Writer, finish_all
 
 
-def _wait_for(gate: Event) -> None:
+def _wait_for(gate: Event, _: Flight) -> None:
     gate.wait(30)
 
 
-def test_one_save_is_in_flight_at_most() -> None:
-    """Whoever would start a second one has not looked."""
-    writer, gate = Writer(), Event()
+def test_what_is_started_later_comes_later() -> None:
+    """One at a time, in their order."""
+    writer, gate, seen = Writer(), Event(), list[int]()
     assert writer.wait(0)
     writer.start(partial(_wait_for, gate))
+    for number in range(3):
+        writer.start(lambda _, number=number: seen.append(number))  # type: ignore[misc]
     assert writer.busy
     assert not writer.wait(0)
-    with pytest.raises(RuntimeError, match="still being written"):
-        writer.start(lambda: None)
+    assert seen == []
     gate.set()
     assert writer.wait(30)
     assert not writer.busy
-    writer.start(lambda: None)
+    assert seen == [0, 1, 2]
+    writer.start(lambda _: None)
     assert writer.wait(30)
+
+
+def test_what_was_given_up_is_not_waited_for_and_nothing_overtakes_it() -> None:
+    """It sees so when its disk is back."""
+    writer, gate, seen = Writer(), Event(), list[bool]()
+
+    def write(flight: Flight) -> None:
+        gate.wait(30)
+        seen.append(flight.cancelled())
+
+    writer.start(write)
+    assert not writer.wait_free(0)
+    writer.give_up()
+    assert (writer.busy, writer.lags) == (False, True)
+    assert writer.wait(0)
+    writer.start(write)
+    assert writer.busy
+    assert not writer.wait_free(0)
+    gate.set()
+    assert writer.wait(30)
+    assert seen == [True, False]
+
+
+def test_what_is_released_is_still_in_flight() -> None:
+    """Its memory may be used again, though other ranks still write theirs."""
+    writer, gate, released = Writer(), Event(), Event()
+
+    def write(flight: Flight) -> None:
+        flight.release()
+        released.set()
+        gate.wait(30)
+
+    writer.start(write)
+    assert released.wait(30)
+    assert not writer.busy
+    assert writer.wait_free(0)
+    assert not writer.wait(0)
+    gate.set()
+    assert writer.wait(30)
+
+
+def test_silence_is_counted_from_the_last_move() -> None:
+    """And there is none where nothing is in flight."""
+    writer, gate = Writer(), Event()
+    assert writer.silent_s == 0
+    writer.start(partial(_wait_for, gate))
+    writer.moved_s -= 100
+    assert writer.silent_s >= 100
+    gate.set()
+    assert writer.wait(30)
+    assert writer.silent_s == 0
 
 
 def test_what_fails_in_the_background_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """There is nobody to raise it to."""
 
-    def fail() -> None:
+    def fail(_: Flight) -> None:
         raise OSError(28, "No space left on device")
 
     writer = Writer()
@@ -51,8 +104,8 @@ def test_what_does_not_end_in_time_is_given_up(caplog: pytest.LogCaptureFixture)
     """It sees so between two pieces, and the interpreter can go."""
     writer, seen = Writer(), Event()
 
-    def write() -> None:
-        while not writer.cancelled():
+    def write(flight: Flight) -> None:
+        while not flight.cancelled():
             seen.wait(0.001)
         seen.set()
 
@@ -69,10 +122,10 @@ def test_a_save_that_moves_on_is_waited_for_and_one_that_does_not_is_not() -> No
     writer, gate = Writer(), Event()
     assert writer.settle(0)
 
-    def write() -> None:
+    def write(flight: Flight) -> None:
         for _ in range(10):
             gate.wait(0.05)
-            writer.cancelled()
+            flight.cancelled()
 
     writer.start(write)
     assert writer.settle(0.4)
@@ -89,7 +142,7 @@ from functools import partial
 from pathlib import Path
 from slurm_guard.training.writer import Writer
 
-def write():
+def write(_):
     time.sleep(0.2)
     Path(sys.argv[1]).write_text("whole")
 
@@ -112,7 +165,7 @@ def test_a_fork_has_no_save_in_flight() -> None:
     """It waits for nothing at its end, and the save of its parent goes on."""
     writer, gate, done = Writer(), Event(), Event()
 
-    def write() -> None:
+    def write(_: Flight) -> None:
         gate.wait(30)
         done.set()
 
@@ -120,7 +173,7 @@ def test_a_fork_has_no_save_in_flight() -> None:
     pid = os.fork()
     if pid == 0:
         finish_all(within_s=30)
-        os._exit(1 if writer.busy or writer.cancelled() else 0)
+        os._exit(1 if writer.busy or writer.ending else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert writer.busy
     gate.set()

@@ -1,0 +1,28 @@
+"""A disk that one rank can not use any more, or shared storage that hangs, costs no more than it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunRanks = Callable[[str, int, Path], "list[Any]"]
+
+
+def test_what_all_ranks_had_is_there_when_one_disk_has_failed(run_ranks: RunRanks, tmp_path: Path) -> None:
+    """Rank 1 saved nothing after 10, the others four more: they resume from 10 together."""
+    assert run_ranks("saver_ranks.full_disk", 3, tmp_path / "job") == [[10, [rank, 10]] for rank in range(3)]
+
+
+@pytest.mark.parametrize("case", ["hung_storage", "hung_storage_sharded"])
+def test_rings_go_on_while_shared_storage_hangs_and_milestones_come_back(
+    run_ranks: RunRanks, tmp_path: Path, case: str
+) -> None:
+    """A milestone is due every 20 of 100 iterations; nothing of those meanwhile is believed."""
+    told = run_ranks(f"saver_ranks.{case}", 2, tmp_path / "job")
+    for held, milestones in told:
+        assert held == list(range(10, 101, 10))
+        assert milestones[-2:] == [80, 100]
+        assert 20 not in milestones
