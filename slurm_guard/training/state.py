@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextvars import copy_context
 from typing import Any
 
 from slurm_guard.checkpoint.part import write_part
@@ -32,8 +33,13 @@ def write_state(
     directory: str,
     cancelled: Callable[[], bool] = lambda: False,
     name: str = STATE,
+    *,
+    crc: bool = True,
 ) -> Part:
     """Write the collected state into this file, and see that it can be loaded again.
+
+    Without `crc` the archive has no CRC-32 of its own where torch can leave it out: torch.load never looks
+    at it, and it takes three times as long as our checksum. Other readers of archives want it.
 
     Raises:
         CheckpointError: it holds objects that a safe load refuses, so it could never be resumed from; or
@@ -43,7 +49,7 @@ def write_state(
     import torch
 
     try:
-        part = write_part(directory, name, lambda file: torch.save(dict(saved), file), cancelled)
+        part = write_part(directory, name, lambda file: _save(saved, file, crc=crc), cancelled)
     except RuntimeError as error:
         raise _cause(error) from error
     path = os.path.join(directory, name)
@@ -55,6 +61,18 @@ def write_state(
         why = name_error(error)
         raise CheckpointError(f"the state cannot be loaded safely (weights_only=True): {why}") from error
     return part
+
+
+def _save(saved: Mapping[Any, Any], file: Any, *, crc: bool) -> None:
+    import torch
+
+    context, setting = copy_context(), torch.serialization
+    if not crc and hasattr(setting, "set_crc32_options"):
+        before = setting.get_crc32_options()
+        context.run(setting.set_crc32_options, False)
+        if setting.get_crc32_options() != before:  # an older torch: what is set is set for the training too
+            setting.set_crc32_options(before)
+    context.run(torch.save, dict(saved), file)
 
 
 def apply_state(state: MutableMapping[str, Any], saved: Mapping[str, Any]) -> None:
