@@ -27,7 +27,7 @@ WIDE, HIGH, LEFT, TOP = 760, 300, 62, 30
 RING, MILESTONE, FAULT, GHOST = "#0f766e", "#1d4ed8", "#c2410c", "#999"
 
 CHILD = """
-import slurm_guard.training.milestone as milestone, slurm_guard.training.saver as saver
+import slurm_guard.training.milestone as milestone, slurm_guard.training.ring as ring
 from slurm_guard.training.example import main
 from slurm_guard.training.guard import Guard
 
@@ -44,7 +44,7 @@ def tell(kind, write):
     return told
 
 Guard.iteration = wait
-saver.write_unit = tell("ring", saver.write_unit)
+ring.write_unit = tell("ring", ring.write_unit)
 milestone.write_milestone = tell("milestone", milestone.write_milestone)
 main()
 """

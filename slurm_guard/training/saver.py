@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_guard.checkpoint.ring import KEEP, read_moments, shard_directory, trim_units, write_unit
-from slurm_guard.errors import CheckpointError
-from slurm_guard.model.checkpoint import Checkpoint, Directories, Moment, Part, Stamp
+from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.circle import Circle
 from slurm_guard.training.milestone import MilestoneSave
+from slurm_guard.training.ring import Ring
 from slurm_guard.training.snapshot import Snapshot, take_snapshot
 from slurm_guard.training.staging import Staging
-from slurm_guard.training.state import write_state
 from slurm_guard.training.wording import name_error
-from slurm_guard.training.writer import SILENT_S, Flight, Writer
+from slurm_guard.training.writer import SILENT_S, Flight, Writer, warned
 
 PATIENCE_S = 120.0
 """How long a save that must not be left out waits for the one before it, once for each of those."""
@@ -52,21 +50,18 @@ class Saver:
         self._rule = rule
         self.circle = circle
         self._staging = Staging()
-        self._ring = Writer()
+        self._ring = Ring(directories.ring)
+        self._writer = Writer()
         self._milestones = Writer("milestone")
         self._gave_up = False
         self._poisoned = False
-        self._newest = -1
-        self._common: Moment | None = None
-        self._keep = KEEP
         self.skipped = 0
         self.blocked_s = 0.0
         self.written_s = 0.0
 
     def begin(self, resumed: Checkpoint | None) -> None:
         """All ranks go on from here: they have this one, and what is later is of a future rolled back."""
-        self._newest = resumed.iteration if resumed else -1
-        self._common = resumed.moment if resumed and self.circle.peer else None
+        self._ring.begin(self.circle, resumed)
 
     def save(
         self, state: Mapping[str, Any], per_rank: Mapping[str, Any], stamp: Callable[[], Stamp], due: Due
@@ -84,7 +79,7 @@ class Saver:
             now = replace(stamp(), fork=self.circle.fork, world_size=self.circle.world_size)
             replica = (due.ring and self.circle.first) or (due.milestone and self.circle.rank == 0)
             snapshot = take_snapshot(self._staging, state, per_rank, replica=replica)
-            self._ring.start(lambda flight: self._write(flight, now, snapshot, due))
+            self._writer.start(lambda flight: self._write(flight, now, snapshot, due))
             self.blocked_s = time.monotonic() - began_s
         except Exception as error:
             self._leave_out(due)
@@ -95,18 +90,18 @@ class Saver:
     @property
     def busy(self) -> bool:
         """Whether the copy in memory is still being written."""
-        return self._ring.busy or self._milestones.busy
+        return self._writer.busy or self._milestones.busy
 
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is in flight; False when something still is after `timeout_s`."""
         began_s = time.monotonic()
-        if not self._ring.wait(timeout_s):  # its end may begin a milestone
+        if not self._writer.wait(timeout_s):  # its end may begin a milestone
             return False
         return self._milestones.wait(None if timeout_s is None else began_s + timeout_s - time.monotonic())
 
     def settle(self) -> bool:
         """Wait until nothing is in flight, but not for a disk that does not answer; whether nothing is."""
-        settled = self._ring.settle(SILENT_S) and self._milestones.settle(SILENT_S)
+        settled = self._writer.settle(SILENT_S) and self._milestones.settle(SILENT_S)
         if not settled:
             why = " (the disk gives no answer, or not every rank saves)" if self.circle.world_size > 1 else ""
             _log.warning("slurm-guard: the save in flight does not move on%s: it is not waited for", why)
@@ -120,7 +115,7 @@ class Saver:
         elif wait and not self._gave_up:  # a disk that hangs is waited for once
             until_s = time.monotonic() + PATIENCE_S
             self._gave_up = not (
-                self._ring.wait_free(PATIENCE_S)
+                self._writer.wait_free(PATIENCE_S)
                 and self._milestones.wait_free(max(0.0, until_s - time.monotonic()))
             )
             if due.ring:
@@ -132,7 +127,7 @@ class Saver:
 
         What it was given is overwritten by the next save, so it is never believed.
         """
-        if not self._ring.busy and self._milestones.busy and self._milestones.silent_s >= PATIENCE_S:
+        if not self._writer.busy and self._milestones.busy and self._milestones.silent_s >= PATIENCE_S:
             self._milestones.give_up()
             _log.warning(
                 "slurm-guard: the milestone that is being written does not move on (%s gives no answer, or"
@@ -144,7 +139,7 @@ class Saver:
         """The others wait for each rank with a milestone; what is in flight comes before."""
         if due.milestone and self.circle.group is not None:
             with suppress(RuntimeError):  # no thread
-                self._ring.start(lambda _: self._milestones.start(lambda flight: self._meet(flight, due)))
+                self._writer.start(lambda _: self._milestones.start(lambda flight: self._meet(flight, due)))
 
     def _meet(self, flight: Flight, due: Due) -> None:
         flight.release()
@@ -180,84 +175,15 @@ class Saver:
             shards=stamp.world_size if snapshot.sharded or snapshot.own else 0,
         )
         if due.ring:
-            self._write_ring(flight, stamp, snapshot)
+            self._ring.write(self.circle, stamp, snapshot, flight.cancelled)
         self.written_s = time.monotonic() - began_s
         if due.milestone:
             self._milestones.start(lambda flight: self._write_milestone(flight, stamp, snapshot))
 
     def _write_milestone(self, flight: Flight, stamp: Stamp, snapshot: Snapshot) -> None:
-        with _warned():
+        with warned():
             self._together(flight).write(stamp, snapshot)
 
     def _together(self, flight: Flight) -> MilestoneSave:
         places = self._directories.milestone, self._rule
         return MilestoneSave(*places, self.circle, flight.cancelled, flight.release)
-
-    def _write_ring(self, flight: Flight, stamp: Stamp, snapshot: Snapshot) -> None:
-        ring, circle = self._directories.ring, self.circle
-        replica = circle.first and not snapshot.sharded
-        shard = None
-        if replica and snapshot.whole is not None:
-            with _warned():
-                self._write_unit(flight, stamp, snapshot.whole)
-        with _warned():
-            shard = self._write_unit(flight, replace(stamp, rank=circle.rank), snapshot.shard)
-        self._newest = stamp.iteration
-        if shard is None:
-            return
-        if circle.world_size > 1:
-            self._ask(stamp.iteration, replica=replica)
-        for partner in circle.partners:
-            self._send(flight, shard.directory, partner)
-        for directory in (ring, shard_directory(ring, circle.rank))[0 if circle.first else 1 :]:
-            self._trim(directory)
-
-    def _write_unit(self, flight: Flight, stamp: Stamp, saved: Mapping[str, Any]) -> Checkpoint:
-        def write_parts(path: str) -> list[Part]:
-            return [write_state(saved, path, flight.cancelled)]
-
-        # There may be more than there is room for: a kill came before the trimming.
-        return write_unit(self._directories.ring, stamp, write_parts, self._trim)
-
-    def _ask(self, iteration: int, *, replica: bool) -> None:
-        """What all ranks have must stay. Where that is not known, one more stays: another may be slower."""
-        circle, self._keep = self.circle, KEEP
-        try:
-            moments = read_moments(self._directories.ring, circle.rank, iteration, replica=replica)
-            self._common = circle.tell(moments) or self._common
-        except CheckpointError as error:
-            self._keep = KEEP + 1
-            _log.info("slurm-guard: one checkpoint more is kept: %s", error)
-
-    def _trim(self, directory: str) -> None:
-        trim_units(directory, self._newest, common=self._common, keep=self._keep)
-
-    def _send(self, flight: Flight, directory: str, partner: int) -> None:
-        peer, address = self.circle.peer, self.circle.addresses[partner]
-        if peer is None or address is None:
-            return
-        try:
-            peer.put(address, directory, flight.cancelled, common=self._common)
-        except Exception as error:
-            # One that has ended, well or not, is somebody else's news.
-            level = logging.INFO if _is_ended(error) else logging.WARNING
-            _log.log(level, "slurm-guard: only this node has it, rank %d takes no copy: %s", partner, error)
-
-
-def _is_ended(error: BaseException | None) -> bool:
-    """Whether the other side has ended, before or in the middle of it."""
-    while error is not None and not isinstance(error, (ConnectionError, EOFError)):
-        error = error.__cause__
-    return error is not None
-
-
-@contextmanager
-def _warned() -> Iterator[None]:
-    """A full disk must not end the training that the checkpoint is there to protect."""
-    try:
-        yield
-    except CheckpointError as error:
-        _log.warning("slurm-guard: %s; training goes on without this checkpoint", error)
-    except Exception as error:
-        kind, said = type(error).__name__, name_error(error)
-        _log.warning("slurm-guard: %s: %s; training goes on without this checkpoint", kind, said)

@@ -15,8 +15,11 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from slurm_guard.errors import CheckpointError
+from slurm_guard.training.wording import name_error
 
 EXIT_WAIT_S = 30.0
 """How long the end of the interpreter waits for the saves in flight; then they are discarded."""
@@ -28,6 +31,18 @@ _CANCEL_S = 5.0
 """How long a cancelled save may take to come to the end of the piece that it is writing."""
 
 _log = logging.getLogger("slurm_guard")
+
+
+@contextmanager
+def warned() -> Iterator[None]:
+    """A full disk must not end the training that the checkpoint is there to protect."""
+    try:
+        yield
+    except CheckpointError as error:
+        _log.warning("slurm-guard: %s; training goes on without this checkpoint", error)
+    except Exception as error:
+        kind, said = type(error).__name__, name_error(error)
+        _log.warning("slurm-guard: %s: %s; training goes on without this checkpoint", kind, said)
 
 
 class Flight:

@@ -82,7 +82,7 @@ def hung_storage(rank: int, directory: str, *, sharded: bool = False) -> Any:
     build = importlib.import_module("shard_ranks").build
     state = build((dist.get_world_size(),)) if sharded else {"at": 0}
     guard.resume(state)
-    writers = guard._saver._ring, guard._saver._milestones
+    writers = guard._saver._writer, guard._saver._milestones
     shards, held = Path(directory, f"n{rank}", RING, f"rank-{rank:05d}"), []
     for i in range(1, 101):
         guard.iteration(i)

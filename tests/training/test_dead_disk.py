@@ -18,6 +18,7 @@ from slurm_guard.checkpoint import bounded, directory, milestone, refusal, ring,
 from slurm_guard.checkpoint.manifest import read_checkpoints
 from slurm_guard.model.checkpoint import Part
 from slurm_guard.training import agreement, saver
+from slurm_guard.training import ring as writing
 from slurm_guard.training.guard import Guard
 from slurm_guard.training.state import write_state
 
@@ -152,11 +153,11 @@ def test_a_disk_that_hangs_in_the_middle_of_saves_holds_no_training(
     train(one, range(1, 4), state)
 
     def freeze_and_write(*arguments: Any) -> Part:
-        monkeypatch.setattr(saver, "write_state", write_state)
+        monkeypatch.setattr(writing, "write_state", write_state)
         subprocess.run(["fsfreeze", "-f", disk], check=True)
         return write_state(*arguments)
 
-    monkeypatch.setattr(saver, "write_state", freeze_and_write)
+    monkeypatch.setattr(writing, "write_state", freeze_and_write)
     try:
         with caplog.at_level(logging.WARNING):
             for i in range(4, 9):

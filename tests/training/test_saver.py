@@ -17,6 +17,7 @@ from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.ring import write_unit
 from slurm_guard.errors import PeerError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
+from slurm_guard.training import ring
 from slurm_guard.training import saver as module
 from slurm_guard.training.circle import Circle
 from slurm_guard.training.reading import read_verified
@@ -48,11 +49,11 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """A ring that is written once the event is set."""
     gate = Event()
 
-    def write(ring: str, stamp: Stamp, *arguments: Any) -> Checkpoint:
+    def write(directory: str, stamp: Stamp, *arguments: Any) -> Checkpoint:
         gate.wait(60)
-        return write_unit(ring, stamp, *arguments)
+        return write_unit(directory, stamp, *arguments)
 
-    monkeypatch.setattr(module, "write_unit", write)
+    monkeypatch.setattr(ring, "write_unit", write)
     yield gate
     gate.set()
 
@@ -112,7 +113,7 @@ class _Disk:
 
 def on(disk: _Disk, places: Directories, nodes: tuple[str, ...] = ("n1",)) -> Saver:
     saver = Saver(places, Circle(nodes=nodes))
-    saver._ring = disk  # type: ignore[assignment]
+    saver._writer = disk  # type: ignore[assignment]
     return saver
 
 
@@ -283,7 +284,7 @@ def test_a_milestone_that_hangs_does_not_hold_up_the_ring(
 
     saver = Saver(places, Circle())
     assert save(saver, at(10), due(10, milestone=True))
-    assert saver._ring.wait(60)
+    assert saver._writer.wait(60)
     while saver._milestones.silent_s < module.PATIENCE_S:
         time.sleep(0.01)
     assert save(saver, at(20), due(20))
