@@ -189,9 +189,10 @@ def finish_all(within_s: float = EXIT_WAIT_S) -> None:
     A thread that still writes while the interpreter is taken down would abort the whole process.
     """
     deadline = time.monotonic() + within_s
-    writers = list(_writers)
-    late = [writer for writer in writers if not writer.wait(max(0.0, deadline - time.monotonic()))]
-    if late:
+    for _ in range(2):  # the end of a ring checkpoint may begin a milestone
+        writers = list(_writers)
+        settled = [writer.wait(max(0.0, deadline - time.monotonic())) for writer in writers]
+    if not all(settled):
         with suppress(Exception):
             _log.warning(
                 "slurm-guard: the checkpoint that was being written at the end was not finished within %g s"

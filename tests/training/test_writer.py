@@ -6,6 +6,8 @@ import logging
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -98,6 +100,24 @@ def test_what_fails_in_the_background_is_a_warning(caplog: pytest.LogCaptureFixt
     writer.start(fail)
     assert writer.wait(30)
     assert "a checkpoint was not written: [Errno 28] No space left on device" in caplog.text
+
+
+def test_what_begins_at_the_end_of_another_is_waited_for_too() -> None:
+    """A milestone, after the ring checkpoint of the same iteration; whichever is looked at first."""
+    for _ in range(20):
+        first, second, seen = Writer(), Writer(), list[int]()
+
+        def end(_: Flight, seen: list[int] = seen) -> None:
+            time.sleep(0.02)
+            seen.append(1)
+
+        def begin(_: Flight, second: Writer = second, end: Callable[[Flight], None] = end) -> None:
+            time.sleep(0.02)
+            second.start(end)
+
+        first.start(begin)
+        finish_all(within_s=30)
+        assert seen == [1]
 
 
 def test_what_does_not_end_in_time_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
