@@ -14,11 +14,12 @@ from typing import Any
 from slurm_guard.adapters.command import run
 from slurm_guard.checkpoint.choice import describe_skipped, find_resume
 from slurm_guard.checkpoint.directory import plan_directories, plan_state_directory
-from slurm_guard.errors import SlurmGuardError
+from slurm_guard.errors import CommandTimedOut, SlurmGuardError
 from slurm_guard.job.journal import command_hash, read_journal
 from slurm_guard.policy.trial import dump_trials, read_trials
 
-_DEADLINE_S = 3.0
+_DEADLINE_S = 30.0
+"""A cold Python on shared storage, or a busy node, is slow; to begin from scratch would cost hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,16 @@ class Resume:
 def read_resume(environment: Mapping[str, str], argv: Sequence[str]) -> Resume:
     """Where the job with this environment goes on with this srun line.
 
-    What its journal says of earlier attempts is heeded. Nothing where no answer comes within 3 s, nor
-    where the user says what to resume from, unless the job was begun with that and has saved since.
+    What its journal says of earlier attempts is heeded. Nothing, and one line, where no answer comes within
+    30 s; nothing where the user says what to resume from, unless the job was begun with that and has saved
+    since.
     """
     command = [sys.executable, "-I", "-m", __name__, command_hash(argv)]
     try:
         found, trials, *lines = json.loads(run(command, _DEADLINE_S, env=environment))
-    except (SlurmGuardError, ValueError):
-        return Resume({})
+    except (SlurmGuardError, ValueError) as error:
+        why = f"no answer within {_DEADLINE_S:g} s" if isinstance(error, CommandTimedOut) else str(error)
+        return Resume({}, (f"what checkpoints there are cannot be told to the training: {why}",))
     told = {"SLURM_GUARD_RESUME_FROM": found, "SLURM_GUARD_TRIALS": trials}
     return Resume({name: value for name, value in told.items() if value}, tuple(lines))
 
