@@ -27,7 +27,7 @@ from slurm_guard.checkpoint.milestone import clean_milestones
 from slurm_guard.checkpoint.refusal import note_refusals
 from slurm_guard.checkpoint.ring import clean_ring
 from slurm_guard.checkpoint.ring_place import doubt_ring
-from slurm_guard.errors import CheckpointError, MisfitError
+from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Directories
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.accord import Accord, Vote
@@ -37,17 +37,15 @@ from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.given import check_count, check_place, check_signals, check_state, make_stamp
 from slurm_guard.training.heartbeat import heartbeat
-from slurm_guard.training.loading import Loaded, Loader
+from slurm_guard.training.loading import Loader
 from slurm_guard.training.pace import Pace, plan_pace
-from slurm_guard.training.random import apply_random
 from slurm_guard.training.rendezvous import RankPlace, parse_rank
+from slurm_guard.training.restoring import restore
 from slurm_guard.training.resumption import say_resumed
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
 from slurm_guard.training.setting import read_copies, read_rule, say_misspelt
 from slurm_guard.training.shard import has_foreign_shards
-from slurm_guard.training.state import apply_state
 from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
-from slurm_guard.training.wording import describe_misfit
 
 _CLIPPING = "slurm_guard.clipping"
 """The name under which the guard's own state is saved beside the training's."""
@@ -178,7 +176,8 @@ class Guard:
             note_refusals(self._directories, agreed.refused)
         found = agreed.checkpoint
         if found is not None and agreed.loaded is not None:
-            self._apply(agreed.loaded, found.directory)
+            own = {_CLIPPING: self._clipper}
+            restore(agreed.loaded, found.directory, state, self._per_rank, own, rank=circle.rank)
         self._saver.begin(found)
         say_resumed(found)
         rates = (self._pace.ever, self._milestone_every, self._milestone_epochs, self._notice)
@@ -207,34 +206,6 @@ class Guard:
     def _whole(self) -> dict[str, Any]:
         """All that is saved of what all ranks have."""
         return {**(self._state or {}), _CLIPPING: self._clipper}
-
-    def _apply(self, loaded: Loaded, directory: str) -> None:
-        """Put what was read in its place, on all ranks or with one error on all."""
-        assert self._state is not None
-        trouble, anew = "", bool(self._per_rank) and loaded.own is None
-        try:
-            own = {name: loaded.saved.pop(name) for name in (_CLIPPING,) if name in loaded.saved}
-            apply_state(self._state, loaded.saved)
-            apply_state(dict.fromkeys(own, self._clipper), own)
-            if loaded.own is not None:
-                apply_state(self._per_rank, loaded.own)
-            if loaded.random is not None:
-                apply_random(loaded.random)
-        except CheckpointError as error:
-            trouble = str(error)
-        told = gather((trouble, anew))
-        if troubles := {text: rank for rank, (text, _) in reversed(list(enumerate(told))) if text}:
-            raise MisfitError(
-                describe_misfit(directory, (f"rank {r}: {text}" for text, r in troubles.items()))
-            )
-        if self._place.rank == 0 and any(new for _, new in told):
-            _log.warning(
-                "slurm-guard: %d of %d ranks begin anew with what each has for itself (per_rank): %s does"
-                " not have it, or is of another number of ranks",
-                sum(new for _, new in told),
-                len(told),
-                directory,
-            )
 
     def iteration(self, i: int, *, loss: Any = None, epoch: float | None = None) -> None:
         """Say that iteration `i` is done (its optimizer step included), and save what is due.
@@ -303,6 +274,18 @@ class Guard:
         self._save(ring=True, milestone=True)
         with self.phase("checkpoint"):
             self._saver.settle()
+
+    def request_stop(self) -> None:
+        """Save and stop: as if this rank had got a signal of `stop_on`. Any one rank may call this.
+
+        After the next iteration, or the one after that, all ranks save and end with exit code 85.
+
+        Raises:
+            CheckpointError: without `stop_on` the ranks do not ask each other.
+        """
+        if self._notice is None:
+            raise CheckpointError("request_stop: give stop_on=(signal.SIGUSR1,) to Guard.from_environment")
+        self._notice.ask()
 
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until the save in flight is on the disk; False when it is not within `timeout_s`.

@@ -40,6 +40,10 @@ class StopNotice:
         """Whether this process was asked to leave."""
         return self._asked
 
+    def ask(self) -> None:
+        """As if a signal had come."""
+        self._asked = True
+
     def leave(self, within_s: float, accord: Accord) -> None:
         """End this process with EXIT_STOPPED once all ranks are here, after `within_s` without them.
 
@@ -49,7 +53,7 @@ class StopNotice:
         raise SystemExit(EXIT_STOPPED)
 
     def _remember(self, *_: Any) -> None:
-        self._asked = True
+        self.ask()
 
 
 def _give_back() -> None:

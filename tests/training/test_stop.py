@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_guard.checkpoint.manifest import read_checkpoints
-from slurm_guard.errors import UsageError
+from slurm_guard.errors import CheckpointError, UsageError
 from slurm_guard.training import stop
 from slurm_guard.training.guard import Guard
 from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
@@ -41,6 +41,22 @@ def test_the_signal_waits_for_the_end_of_the_iteration(tmp_path: Path) -> None:
     assert end.value.code == EXIT_STOPPED
     for directory in (tmp_path / "ring" / "cluster-local", tmp_path / "milestones"):
         assert [c.iteration for c in read_checkpoints(str(directory))[0]] == [2]
+
+
+def test_the_training_itself_can_ask_to_save_and_stop(tmp_path: Path) -> None:
+    """As a signal does; without stop_on the ranks would not hear of it."""
+    environment = {"SLURM_GUARD_RING_DIR": str(tmp_path / "ring"), "SLURM_GUARD_STATE_DIR": str(tmp_path)}
+    guard = Guard.from_environment(stop_on=(signal.SIGUSR1,), environment=environment)
+    guard.resume({"seen": 7})
+    guard.iteration(1)
+    guard.request_stop()
+    with pytest.raises(SystemExit) as end:
+        guard.iteration(2)
+    assert end.value.code == EXIT_STOPPED
+    for directory in (tmp_path / "ring" / "cluster-local", tmp_path / "milestones"):
+        assert [c.iteration for c in read_checkpoints(str(directory))[0]] == [2]
+    with pytest.raises(CheckpointError, match=r"request_stop: give stop_on=\(signal.SIGUSR1,\)"):
+        Guard.from_environment(ring_every=1, environment=environment).request_stop()
 
 
 def test_without_a_signal_nobody_leaves() -> None:
