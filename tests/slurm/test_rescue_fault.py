@@ -1,13 +1,13 @@
-"""What happens in the middle of a rescue: the job is ended or preempted, or its guard dies."""
+"""A rescue in which the job is ended or preempted, its guard dies, or the storage is full."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class Held:
             os.chown(path, user, -1)
             path.chmod(0o700)
 
-    @contextmanager
+    @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Whoever writes to the rescue directory waits in state D."""
         run("fsfreeze", "--freeze", str(self.rescue))
@@ -179,3 +179,17 @@ def test_the_successor_of_a_guard_that_was_killed_rescues(cluster: RealCluster, 
     assert [(told["iteration"], told["reason"]) for told in finished.journal("rescue")] == [(20, "")]
     assert "rank 1 begins at 20 rescued [(20, 0), (20, 1)]" in finished.output
     assert [entry["kind"] for entry in finished.journal("recovery")] == ["requeue"]
+
+
+def test_a_rescue_to_full_storage_costs_no_requeue(cluster: RealCluster, storage: Held) -> None:
+    """It says why there is none; on the same nodes the ring is there all the same."""
+    job = begin_rescue(cluster, storage)
+    with contextlib.suppress(OSError), (storage.rescue / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    job.touch("nan")
+    finished = job.wait_end(120)
+    assert (finished.state, finished.fields["Restarts"]) == ("COMPLETED", "1"), finished.output
+    (told,) = finished.journal("rescue")
+    assert told["reason"].endswith(f"cannot write to {storage.rescue}: No space left on device")
+    assert "rank 1 begins at 20 rescued []" in finished.output
