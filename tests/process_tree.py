@@ -20,6 +20,7 @@ NODE = "n1"
 SLEEPER = """
 import time
 def stand():
+    print("up", flush=True)
     time.sleep(600)
 stand()
 """
@@ -32,6 +33,7 @@ for _ in range({workers}):
     if os.fork() == 0:
         time.sleep(600)
 def stand():
+    print("up", flush=True)
     time.sleep(600)
 stand()
 """
@@ -45,6 +47,12 @@ ctypes.memset(start, 0, end - start)
 print('wiped', flush=True)
 time.sleep(600)
 """
+
+
+def wait_up(child: subprocess.Popen[bytes]) -> None:
+    """Wait until it has said its first line: it stands then where it will stay."""
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"up\n"
 
 
 class Tree:
@@ -116,7 +124,7 @@ class Dog:
         self.process.stdin.write(encode(order))
         self.process.stdin.flush()
 
-    def wait_for(self, kind: Any, timeout_s: float = 10.0, **values: Any) -> Any:
+    def wait_for(self, kind: Any, timeout_s: float = 60.0, **values: Any) -> Any:
         """The next report of this kind with these values; what comes before it is kept in `reports`."""
         until_s = time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0:
@@ -126,7 +134,7 @@ class Dog:
                     return report
         raise AssertionError(f"no {kind.__name__} {values} in {timeout_s} s, only {self.reports[-5:]}")
 
-    def hear(self, kind: Any, timeout_s: float = 10.0, **values: Any) -> Any:
+    def hear(self, kind: Any, timeout_s: float = 60.0, **values: Any) -> Any:
         """The first report of this kind with these values, whether it came already or not."""
         fits = (
             r

@@ -45,7 +45,7 @@ class Bench:
         """What srun does from now on."""
         (self.root / "plan").write_text("os.chdir(os.environ['HERE'])\n" + script)
 
-    def wait_for(self, found: Callable[[], object], limit_s: float = 10.0) -> None:
+    def wait_for(self, found: Callable[[], object], limit_s: float = 60.0) -> None:
         """Read until `found`."""
         end_s = time.monotonic() + limit_s
         while not found():

@@ -156,7 +156,7 @@ class Bench:
         """The training prints."""
         os.write(self.out, text.encode())
 
-    def wait_for(self, found: Callable[[], Any], limit_s: float = 10.0) -> Any:
+    def wait_for(self, found: Callable[[], Any], limit_s: float = 60.0) -> Any:
         """Wait until `found` finds something."""
         assert self.front is not None
         end_s = time.monotonic() + limit_s
@@ -261,7 +261,7 @@ def test_after_a_restart_progress_is_the_resumption(bench: Bench) -> None:
     bench.wait_for_word(Restart)
     bench.slurm.start_step(bench.job_id, srun_pid=4712)
     bench.send(Spawned(4712, 1))
-    time.sleep(0.3)
+    bench.wait_for(lambda: [entry for entry in bench.journal() if entry.get("attempt") == 1])
     bench.print("iteration 3 loss 2.5\niteration 4 loss 2.4\n")
     bench.wait_for(lambda: bench.incident()["stages"]["resumed"])
     bench.heard.clear()

@@ -74,7 +74,7 @@ class Watching:
 
     def wait_for(self, found: Callable[[], object]) -> None:
         """Do what followers ask for until it is found."""
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + 60
         while not found():
             assert time.monotonic() < end_s, (self.given, self.said)
             try:

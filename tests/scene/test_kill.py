@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator
 
 import pytest
-from process_tree import NODE, SLEEPER, STUBBORN, WITH_WORKERS, Tree, tree
+from process_tree import NODE, SLEEPER, STUBBORN, WITH_WORKERS, Tree, tree, wait_up
 
 from slurm_guard.adapters.processes import ProcProcesses
 from slurm_guard.errors import OutsideError
@@ -61,10 +61,6 @@ def _kill(step: Tree, grace_s: float, abort: tuple[int, ...] = (), count: int = 
     return told, time.monotonic() - begun_s
 
 
-def _wait_up(child: object) -> None:
-    assert child.stdout.readline() == b"up\n"  # type: ignore[attr-defined]
-
-
 def test_who_obeys_ends_the_grace_early(step: Tree) -> None:
     """Rank and workers get TERM at once, and nobody waits for nothing."""
     child = step.start(0, WITH_WORKERS.format(workers=2))
@@ -77,7 +73,7 @@ def test_who_obeys_ends_the_grace_early(step: Tree) -> None:
 def test_who_ignores_term_is_killed_after_the_grace(step: Tree) -> None:
     """KILL comes when the grace is over and not before."""
     child = step.start(0, STUBBORN)
-    time.sleep(0.2)
+    wait_up(child)
     _, took_s = _kill(step, grace_s=0.6)
     assert 0.6 <= took_s < 2
     assert child.wait(5) == -signal.SIGKILL
@@ -85,21 +81,21 @@ def test_who_ignores_term_is_killed_after_the_grace(step: Tree) -> None:
 
 def test_a_worker_that_outlives_its_rank_is_killed_too(step: Tree) -> None:
     """The rank is gone after TERM; its stubborn orphan is still of the step."""
-    _wait_up(step.start(0, _WITH_STUBBORN_WORKER))
+    wait_up(step.start(0, _WITH_STUBBORN_WORKER))
     _, took_s = _kill(step, grace_s=0.5, count=2)
     assert took_s >= 0.5
 
 
 def test_a_child_born_from_the_term_is_found(step: Tree) -> None:
     """It gets its own TERM, then KILL: the ladder looks again until nobody is left."""
-    _wait_up(step.start(0, _RESPAWNS))
+    wait_up(step.start(0, _RESPAWNS))
     _kill(step, grace_s=0.5)
 
 
 def test_a_stopped_process_takes_its_term(step: Tree) -> None:
     """It is woken: no grace is lost on it."""
     child = step.start(0)
-    time.sleep(0.2)
+    wait_up(child)
     child.send_signal(signal.SIGSTOP)
     _, took_s = _kill(step, grace_s=10)
     assert took_s < 2
@@ -110,7 +106,7 @@ def test_a_rank_without_a_stack_prints_it_and_leaves_no_core(step: Tree, tmp_pat
     """SIGABRT takes the place of TERM, with a core limit of 0."""
     os.chdir(str(tmp_path))
     child = step.start(0, _HANGS_IN_C, PYTHONFAULTHANDLER="1")
-    _wait_up(child)
+    wait_up(child)
     _kill(step, grace_s=10, abort=(child.pid,))
     assert child.wait(5) == -signal.SIGABRT
     assert os.listdir(str(tmp_path)) == []

@@ -16,12 +16,16 @@ ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "
 STAGES = ("symptom", "breach", "dump_started", "dumped", "term_sent", "killed")
 
 LOOP = r'''
-"""loop.py ITERATIONS [FAULT@ITERATION [RANK]]: the log lines of a training, without torch."""
+"""loop.py ITERATIONS [FAULT@ITERATION [RANK]]: the log lines of a training, without torch.
+
+Run again it makes 80 iterations, and as many more as it takes the guard to see that.
+"""
 import os, signal, subprocess, sys, time
 
 rank = int(os.environ["SLURM_PROCID"])
 attempt = int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(os.environ.get("SLURM_GUARD_ATTEMPT") or 0)
-iterations = min(int(sys.argv[1]), 80 if attempt else sys.maxsize)
+always = "LOOP_ALWAYS" in os.environ
+iterations = min(int(sys.argv[1]), 80 if attempt and not always else sys.maxsize)
 fault, _, at = (sys.argv[2] if len(sys.argv) > 2 else "none@0").partition("@")
 mine = rank == int(sys.argv[3]) if len(sys.argv) > 3 else True
 period_s = float(os.environ.get("LOOP_PERIOD_S", "0.1"))
@@ -40,6 +44,14 @@ def leave(number, frame):
 def wait_in_all_reduce():
     while True:
         time.sleep(1)
+
+
+def is_unseen():
+    try:
+        journal = open("slurm-guard/" + os.environ["SLURM_JOB_ID"] + "/journal.jsonl").read()
+    except OSError:
+        return False
+    return journal.count('"what":"recovery"') > journal.count('"what":"resumed"')
 
 
 if fault == "deaf":
@@ -64,9 +76,11 @@ if fault == "title":
 
 if rank == 0:
     print("attempt", attempt, "on", os.environ["SLURMD_NODENAME"], flush=True)
-for iteration in range(1, iterations + 1):
+iteration = 0
+while iteration < iterations or (attempt and iteration < iterations + 600 and is_unseen()):
+    iteration += 1
     time.sleep(period_s)
-    due = iteration >= int(at) > 0 and (attempt == 0 or os.environ.get("LOOP_ALWAYS"))
+    due = iteration >= int(at) > 0 and (attempt == 0 or always)
     bad = due and fault not in ("crash", "stopped", "none")
     if due and fault == "crash":
         if mine:

@@ -16,8 +16,9 @@ from slurm_guard.model.checkpoint import Stamp
 attempt = int(os.environ["SLURM_GUARD_ATTEMPT"])
 told = os.environ.get("SLURM_GUARD_RESUME_FROM", "")
 print(f"attempt {attempt} from {os.path.basename(told) or 'scratch'}", flush=True)
-for iteration in range(1 + int(told[-10:] or 0), 80):
-    leaps = iteration > 50 and attempt < 2
+leaping = attempt < 2
+for iteration in range(1 + int(told[-10:] or 0), 2000 if leaping else 80):
+    leaps = iteration > 50 and leaping
     print(f"iteration {iteration} loss {2000.0 if leaps else 2.0}", flush=True)
     if iteration in (10, 25, 55):
         stamp = Stamp(iteration, fork=str(attempt))

@@ -37,25 +37,25 @@ def ran(cluster: RealCluster) -> Callable[[str], jobs.Finished]:
             "",
         ),
         "dead": (f"--resumable {loop} 200 crash@60 1", ("-N2", "-n2"), ""),
-        "deaf": (f"--resumable --grace-s 2 {loop} 200 deaf@60", ("-n1",), ""),
-        "workers": (f"--resumable --grace-s 2 -n2 {loop} 200 workers@60", ("-N1", "-n2"), ""),
-        "title": (f"--resumable {loop} 200 title@60", ("-n1",), ""),
+        "deaf": (f"--resumable --grace-s 2 {loop} 2000 deaf@60", ("-n1",), ""),
+        "workers": (f"--resumable --grace-s 2 -n2 {loop} 2000 workers@60", ("-N1", "-n2"), ""),
+        "title": (f"--resumable {loop} 2000 title@60", ("-n1",), ""),
         "neighbour": (f"--resumable {loop} 150", ("-n1", "-w", first), ""),
-        "sick": (f"--recovery stop {loop} 200 nan@60", ("-n1", "-w", first), ""),
+        "sick": (f"--recovery stop {loop} 2000 nan@60", ("-n1", "-w", first), ""),
         "observe": (f"--observe {loop} 200 nan@60", ("-n1",), ""),
-        "unresumable": (f"{loop} 200 nan@60", ("-n1", "--no-requeue"), ""),
+        "unresumable": (f"{loop} 2000 nan@60", ("-n1", "--no-requeue"), ""),
         "array": (
-            f"--resumable --recovery requeue {loop} 100 $([ $SLURM_ARRAY_TASK_ID = 1 ] && echo nan@60)",
-            ("-n1", "--array=1-2", "--requeue"),
-            "",
+            f"--resumable --recovery requeue {loop} $((100 * SLURM_ARRAY_TASK_ID)) nan@$NAN_AT",
+            ("-n1", "--array=1,20", "--requeue"),
+            "NAN_AT=$([ $SLURM_ARRAY_TASK_ID = 20 ] && echo 60 || echo 0)",
         ),
         "norequeue": (
-            f"--resumable --recovery requeue {loop} 200 nan@60",
+            f"--resumable --recovery requeue {loop} 2000 nan@60",
             ("-n1", "--no-requeue"),
             "",
         ),
         "budget": (
-            f"--resumable --max-restarts 1 {loop} 200 nan@60",
+            f"--resumable --max-restarts 1 {loop} 2000 nan@60",
             ("-n1",),
             "export LOOP_ALWAYS=1",
         ),
@@ -66,7 +66,7 @@ def ran(cluster: RealCluster) -> Callable[[str], jobs.Finished]:
     }
     done: dict[str, jobs.Finished] = {}
     for name, job_id in ids.items():
-        for element in ("_1", "_2") if name == "array" else ("",):
+        for element in ("_1", "_20") if name == "array" else ("",):
             done[name + element] = jobs.wait_end(cluster, job_id + element, timeout_s=120)
     return done.__getitem__
 
@@ -147,8 +147,8 @@ def test_a_job_that_cannot_resume_is_stopped_with_advice(ran: Ran) -> None:
 
 
 def test_an_array_element_is_requeued_alone(ran: Ran) -> None:
-    """Element 1 of 2 goes bad: only it runs again."""
-    sick, well = ran("array_1"), ran("array_2")
+    """Element 20 goes bad, element 1 does not: only it runs again."""
+    sick, well = ran("array_20"), ran("array_1")
     assert (sick.state, sick.fields["Restarts"], sick.incident()["recovery"]) == ("COMPLETED", "1", "requeue")
     assert (well.state, well.fields["Restarts"], well.incidents()) == ("COMPLETED", "0", [])
     stages = sick.incident()["stages"]
@@ -174,12 +174,12 @@ def test_the_budget_ends_what_never_gets_better(ran: Ran) -> None:
 def test_an_interactive_allocation_restarts_or_stops(cluster: RealCluster) -> None:
     """Under salloc: restarted in place; with a suspect node and no spare it stops and is never requeued."""
     loop = jobs.write_loop(cluster)
-    restart = [cluster.guarded_srun, "--resumable", *loop.split(), "40", "nan@10"]
-    stop = [cluster.guarded_srun, "--resumable", "--stopped-s", "3", *loop.split(), "40", "stopped@10", "1"]
-    first = cluster.run_as_user(["salloc", "-n1", *restart], timeout_s=60)
+    restart = [cluster.guarded_srun, "--resumable", *loop.split(), "2000", "nan@10"]
+    stop = [cluster.guarded_srun, "--resumable", "--stopped-s", "3", *loop.split(), "2000", "stopped@10", "1"]
+    first = cluster.run_as_user(["salloc", "-n1", *restart], timeout_s=120)
     assert first.returncode == 0, first.stderr
     assert "attempt 1" in first.stdout
-    second = cluster.run_as_user(["salloc", "-N2", "-n2", *stop], timeout_s=60)
+    second = cluster.run_as_user(["salloc", "-N2", "-n2", *stop], timeout_s=120)
     assert second.returncode == 86, second.stderr
     assert "an interactive allocation cannot be requeued" in second.stderr
 

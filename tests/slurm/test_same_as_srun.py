@@ -24,13 +24,17 @@ while left > 0:
     left -= sys.stdout.buffer.write(line * 500)
 """
 INTERRUPT = """\
-import signal, subprocess, sys, time
+import os, pathlib, signal, subprocess, sys, time
+up = pathlib.Path("up-" + os.environ["SLURM_JOB_ID"])
+up.unlink(missing_ok=True)
 child = subprocess.Popen(sys.argv[2:])
-time.sleep(2)
+while not up.exists():
+    time.sleep(0.1)
+time.sleep(1)
 for _ in range(int(sys.argv[1])):
     child.send_signal(signal.SIGINT)
     time.sleep(0.3)
-if int(sys.argv[1]) == 1:
+if int(sys.argv[1]) < 2:
     time.sleep(1)
     child.terminate()
 code = child.wait()
@@ -45,6 +49,7 @@ def python(code: str) -> str:
 
 BINARY = "import os; os.write(1, bytes(range(256)) * 400); os.write(2, bytes(range(255, -1, -1)) * 40)"
 ENDLESS = "import sys; sys.stdout.write('x' * 3_000_000); sys.stderr.write('y' * 300_000)"
+UP = "$SRUN -n1 sh -c 'touch up-$SLURM_JOB_ID; exec sleep 60'"
 RETURNS = "import sys; sys.stdout.write(''.join(f'\\r{n} %' for n in range(20_000)))"
 
 CASES = {
@@ -73,9 +78,9 @@ CASES = {
     "own words after --": "$SRUN -n1 -- echo --observe --stall-s 5",
     "look-alikes of ours": "$SRUN -n1 echo --observe --help",
     "kill on bad exit": "$SRUN -K -n2 bash -c '[ $SLURM_PROCID = 0 ] && exit 7; sleep 60'",
-    "a Ctrl-C": "$PYTHON -I interrupt.py 1 $SRUN -n1 sleep 60",
-    "two Ctrl-C": "$PYTHON -I interrupt.py 2 $SRUN -n1 sleep 60",
-    "TERM": "timeout 2 $SRUN -n1 sleep 60",
+    "a Ctrl-C": f"$PYTHON -I interrupt.py 1 {UP}",
+    "two Ctrl-C": f"$PYTHON -I interrupt.py 2 {UP}",
+    "TERM": f"$PYTHON -I interrupt.py 0 {UP}",
 }
 
 
@@ -191,7 +196,9 @@ def test_a_long_stream_passes_whole(cluster: RealCluster, size: int) -> None:
     assert sums[0] == sums[1]
 
 
-@pytest.mark.parametrize("before", ["exec $SRUN", "$SRUN", "trap '' TERM; $SRUN"])
+@pytest.mark.parametrize(
+    "before", ["exec $SRUN", pytest.param("$SRUN", marks=pytest.mark.long), "trap '' TERM; $SRUN"]
+)
 def test_term_to_the_batch_step(cluster: RealCluster, before: str) -> None:
     """`scancel --batch -s TERM`: the job ends in the same state and code, the same words are said."""
     script = before + " bash -c 'echo up; sleep 8; echo over'\necho next $?\n"

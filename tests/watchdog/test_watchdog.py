@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_tree import STUBBORN, WITH_WORKERS, Tree, tree, watchdog
+from process_tree import STUBBORN, WITH_WORKERS, Tree, tree, wait_up, watchdog
 
 from slurm_guard.model.order import (
     Dumped,
@@ -85,12 +85,11 @@ def test_a_new_rank_is_seen_within_about_a_second(step: Tree) -> None:
 
 def test_a_look_answers_with_a_stack_a_rank(step: Tree) -> None:
     """And says when it is over."""
-    step.start(0)
-    step.start(1, WITH_WORKERS.format(workers=1))
+    wait_up(step.start(0))
+    wait_up(step.start(1, WITH_WORKERS.format(workers=1)))
     with watchdog(step.run) as dog:
         dog.wait_for(RankSeen, rank=0)
         dog.wait_for(RankSeen, rank=1)
-        time.sleep(0.3)
         dog.send(Look(4, 5.0))
         assert dog.wait_for(Looked).refused == ""
         stacks = [report for report in dog.reports if isinstance(report, Stack)]
@@ -99,10 +98,9 @@ def test_a_look_answers_with_a_stack_a_rank(step: Tree) -> None:
 
 def test_the_kill_comes_without_another_word(step: Tree, tmp_path: Path) -> None:
     """No Term, a rank that ignores TERM: its own timers bring both."""
-    step.start(0, STUBBORN)
+    wait_up(step.start(0, STUBBORN))
     with watchdog(step.run) as dog:
         dog.wait_for(RankSeen)
-        time.sleep(0.2)
         begun_s = time.monotonic()
         dog.send(Stop("001", str(tmp_path / "001"), 1.0, 0.5))
         dog.wait_for(TermSent)
@@ -167,9 +165,9 @@ def test_observing_captures_and_kills_nobody(step: Tree, tmp_path: Path) -> None
 def test_the_end_of_the_channel_finishes_the_kill(step: Tree, tmp_path: Path) -> None:
     """guarded-srun is gone right after its order."""
     child = step.start(0, STUBBORN)
+    wait_up(child)
     with watchdog(step.run) as dog:
         dog.wait_for(RankSeen)
-        time.sleep(0.2)
         dog.send(Stop("001", str(tmp_path / "001"), 10.0, 0.5))
         begun_s = time.monotonic()
         assert dog.close() == 0
