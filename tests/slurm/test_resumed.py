@@ -27,7 +27,7 @@ if told and sys.argv[1] != "ignores":
     say_resumed(found)
     begin = 0 if sys.argv[1] == "counts-anew" else found.iteration + 1
 print(f"attempt {attempt} begins at {begin}", flush=True)
-for iteration in range(begin, 120):
+for iteration in range(begin, 120 if attempt else 2000):
     loss = 2 + 8 * math.exp(-iteration / 15)
     if iteration > 80 and attempt == 0:
         loss = math.nan
@@ -59,7 +59,7 @@ def test_iterations_from_elsewhere_are_said_at_once(cluster: RealCluster) -> Non
     assert _WRONG not in job.output
 
 
-@pytest.mark.parametrize("recovery", ["restart", "requeue"])
+@pytest.mark.parametrize("recovery", [pytest.param("restart", marks=pytest.mark.long), "requeue"])
 def test_start_from_scratch_is_said_and_trains_on(cluster: RealCluster, recovery: str) -> None:
     """One line to the user and one in the journal; the job is his. Another guard knows what the first saw."""
     job = _run(cluster, "ignores", "observe", recovery)
@@ -83,7 +83,7 @@ def test_start_from_scratch_is_stopped_and_the_second_time_for_good(cluster: Rea
     assert job.output.count("begins at 0") == 3
 
 
-@pytest.mark.parametrize("proof", ["stop", "observe"])
+@pytest.mark.parametrize("proof", ["stop", pytest.param("observe", marks=pytest.mark.long)])
 def test_true_resume_is_silent_and_journaled(cluster: RealCluster, proof: str) -> None:
     """By its losses and by what its rank says; the journal knows what it truly resumed from."""
     job = _run(cluster, "resumes", proof)

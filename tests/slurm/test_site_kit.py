@@ -195,17 +195,21 @@ def append(path: Path, text: str) -> None:
 DAMAGES = (
     rename_interpreter,
     remove_module,
-    remove_package,
     break_syntax,
-    break_main,
     hang,
-    crash,
     exhaust,
     remove_libraries,
 )
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *DAMAGES,
+        *(pytest.param(damage, marks=pytest.mark.long) for damage in (remove_package, break_main, crash)),
+    ],
+    ids=lambda damage: damage.__name__,
+)
 def test_broken_code_lets_every_job_in(
     real: RealCluster, copied: Copy, damage: Callable[[Copy], None]
 ) -> None:
@@ -230,7 +234,15 @@ def test_broken_code_lets_every_job_in(
             copied.python.with_name("gone").rename(copied.python)
 
 
-@pytest.mark.parametrize("text", ["{", "", "[]", '{"schema": 99}', "\0" * 4096, None])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        '{"schema": 99}',
+        None,
+        *(pytest.param(t, marks=pytest.mark.long) for t in ("", "[]", "\0" * 4096)),
+    ],
+)
 def test_broken_settings_let_every_job_in(real: RealCluster, copied: Copy, text: str | None) -> None:
     """A site.json that is cut off, empty, of another release or gone: one line with the way to mend it."""
     files = [root_of(real, node) / "etc/slurm-guard/site.json" for node in real.nodes]

@@ -198,10 +198,10 @@ def test_a_module_of_the_user_is_not_ours(cluster: RealCluster) -> None:
     [
         ["-N2", "-n4", "--ntasks-per-node=2"],
         ["-N2", "--mem=200", "--export=NONE"],
-        ["-N2", "--mem-per-cpu=100", "--cpus-per-task=4"],
         *(
             pytest.param(more, marks=pytest.mark.long)
             for more in (
+                ["-N2", "--mem-per-cpu=100", "--cpus-per-task=4"],
                 ["-N2", "--exclusive"],
                 ["-N2", "--hint=nomultithread"],
                 ["-N2", "-m", "cyclic", "--threads-per-core=1"],

@@ -268,7 +268,7 @@ def undisturbed_sharded(
     return {**losses(calm), -1: repr(calm.milestones()[30].loss)}
 
 
-@pytest.mark.parametrize("lost", range(4))
+@pytest.mark.parametrize("lost", [0, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_of_sharded_state_any_one_node_may_be_lost(
     sharded: Training, undisturbed_sharded: dict[int, str], lost: int
 ) -> None:
