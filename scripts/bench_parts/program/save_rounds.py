@@ -2,11 +2,12 @@
 
 Each round does everything once, in turns. In seconds:
 `save` torch.save, `synced` the same and an fsync; `block` what training waits for at a ring save,
-`background` its writing, `raw` writing and syncing as many bytes; `dcp` what training waits for at an
-async_save of torch.distributed.checkpoint, `kept` the same with a stager that keeps its memory; `verify`
-reading all checksums, `load` torch.load, `resume` the guard's, `cold_load` and `cold_resume` the same from
-the disk; `quiet` an iteration of 50, `saving` the same with a ring save in them, `other` the same while
-another process writes and syncs as many bytes.
+`background` its writing, `dropping` the removal of the one that is too old then, `raw` writing and syncing as
+many bytes; `dcp` what training waits for at an async_save of torch.distributed.checkpoint, `kept` the same
+with a stager that keeps its memory; `verify` reading all checksums, `load` torch.load, `applied` the same and
+load_state_dict, `resume` the guard's, `cold_load` and `cold_resume` from the disk; `quiet` an iteration of
+50, `saving` the same with a ring save in them, `other` the same while another process writes and syncs as
+many bytes.
 
 Once: `first` the wait of the first save, `extra_mb` and `dcp_mb` the most memory that a save took (resident,
 the state itself left out), `resume_mb` the same of a resume, `size_mb` the size of the file.
@@ -20,17 +21,20 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch  # noqa: TID253 - this is the training
 import torch.distributed as dist  # noqa: TID253
 from torch.distributed import checkpoint as dcp  # noqa: TID253
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # noqa: TID253
 
+from slurm_guard.checkpoint import ring as checkpoint_ring
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
+from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.training.guard import Guard
 
 ITERATIONS = 50
@@ -56,6 +60,21 @@ def clock(call: Callable[[], Any]) -> float:
     began_s = time.perf_counter()
     call()
     return time.perf_counter() - began_s
+
+
+@contextmanager
+def dropping_told(told: dict[str, float]) -> Iterator[None]:
+    """How many seconds of this went into removing old checkpoints, as `dropping`."""
+    told["dropping"] = 0.0
+
+    def remove(directory: str) -> bool:
+        began_s = time.perf_counter()
+        removed = remove_checkpoint(directory)
+        told["dropping"] += time.perf_counter() - began_s
+        return removed
+
+    with mock.patch.object(checkpoint_ring, "remove_checkpoint", remove):
+        yield
 
 
 def read_memory_mb(name: str) -> float:
@@ -135,18 +154,23 @@ def play_dcp(plain: dict[str, Any], stager: DefaultStager) -> dict[str, float]:
     return told
 
 
-def play_load(guard: Guard, state: dict[str, Any], saved: Path, *, drop: bool = False) -> tuple[float, float]:
-    """torch.load of the file, and a resume of as many bytes."""
+def play_load(guard: Guard, state: dict[str, Any], saved: Path, *, drop: bool = False) -> dict[str, float]:
+    """torch.load of the file, also with putting it into the module, and a resume of as many bytes."""
 
-    def load() -> None:
-        torch.load(saved, map_location="cpu", weights_only=True)
+    def load() -> Any:
+        return torch.load(saved, map_location="cpu", weights_only=True)
 
-    took = []
-    for call in (load, lambda: guard.resume(state)):
+    calls: dict[str, Callable[[], Any]] = {"load": load, "resume": lambda: guard.resume(state)}
+    if drop:
+        calls = {f"cold_{name}": call for name, call in calls.items()}
+    else:
+        calls["applied"] = lambda: state["model"].load_state_dict(load()["model"])
+    told = {}
+    for name, call in calls.items():
         settle(drop=drop)
         forget()
-        took.append(clock(call))
-    return took[0], took[1]
+        told[name] = clock(call)
+    return told
 
 
 def play(guard: Guard, state: dict[str, Any], number: int, stager: DefaultStager) -> dict[str, float]:
@@ -159,7 +183,9 @@ def play(guard: Guard, state: dict[str, Any], number: int, stager: DefaultStager
     told["synced"] = told["save"] + clock(lambda: sync(saved))
     settle()
     told["block"] = clock(lambda: guard.iteration(2 * number * EVERY, loss=1.0))
-    told["background"] = clock(guard.finish)
+    with dropping_told(told):
+        took_s = clock(guard.finish)
+    told["background"] = took_s - told["dropping"]
     content = memoryview(bytearray(saved.read_bytes()))
     settle()
     told["raw"] = clock(lambda: write_raw(content, place / "raw"))
@@ -167,9 +193,9 @@ def play(guard: Guard, state: dict[str, Any], number: int, stager: DefaultStager
     told |= play_dcp(plain, stager)
     found = read_checkpoints(str(ring))[0][-1]
     told["verify"] = clock(lambda: verify_checkpoint(found))
-    told["load"], told["resume"] = play_load(guard, state, saved)
+    told |= play_load(guard, state, saved)
     with suppress(OSError):
-        told["cold_load"], told["cold_resume"] = play_load(guard, state, saved, drop=True)
+        told |= play_load(guard, state, saved, drop=True)
     settle()
     told["quiet"] = train(guard, 2 * number * EVERY + 1)
     told["saving"] = train(guard, (2 * number + 1) * EVERY)
@@ -210,6 +236,8 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=0, world_size=1)
     guard.resume(state)
     once = play_once(guard, state)
+    guard.iteration(2 * EVERY, loss=1.0)  # from now on each save drops one
+    guard.finish()
     stager = DefaultStager(
         StagingOptions(
             use_pinned_memory=False,
@@ -220,7 +248,7 @@ def main() -> None:
     )
     told = []
     for number in range(1, rounds + 1):
-        told.append(play(guard, state, number, stager))
+        told.append(play(guard, state, number + 1, stager))
         print(f"round {number}/{rounds}: {told[-1]}", file=sys.stderr, flush=True)
     dist.destroy_process_group()
     size = read_checkpoints(str(ring))[0][-1].parts[0].size
