@@ -59,7 +59,7 @@ class Ring:
         self, stamp: Stamp, saved: Mapping[str, Any], cancelled: Callable[[], bool]
     ) -> Checkpoint:
         def write_parts(path: str) -> list[Part]:
-            return [write_state(saved, path, cancelled)]
+            return [write_state(saved, path, cancelled, crc=False)]
 
         # There may be more than there is room for: a kill came before the trimming.
         return write_unit(self._directory, stamp, write_parts, self._trim)

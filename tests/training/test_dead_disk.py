@@ -152,10 +152,10 @@ def test_a_disk_that_hangs_in_the_middle_of_saves_holds_no_training(
     one.resume(state)
     train(one, range(1, 4), state)
 
-    def freeze_and_write(*arguments: Any) -> Part:
+    def freeze_and_write(*arguments: Any, **named: Any) -> Part:
         monkeypatch.setattr(writing, "write_state", write_state)
         subprocess.run(["fsfreeze", "-f", disk], check=True)
-        return write_state(*arguments)
+        return write_state(*arguments, **named)
 
     monkeypatch.setattr(writing, "write_state", freeze_and_write)
     try:
