@@ -217,7 +217,8 @@ def frozen(tmp_path: Path) -> Iterator[Path]:
             pytest.skip(f"no file system can be frozen here: {made.stderr.strip()}")
         yield folder
     finally:
-        subprocess.run(f"fsfreeze -u {folder}; umount --lazy {folder}", shell=True, capture_output=True, check=False)
+        undo = f"fsfreeze -u {folder}; umount --lazy {folder}"
+        subprocess.run(undo, shell=True, capture_output=True, check=False)
 
 
 def test_process_in_the_kernel_outlives_its_kill(node: Node, frozen: Path) -> None:
