@@ -15,6 +15,27 @@ EXAMPLE = "-m slurm_guard.training.example"
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"})
 STAGES = ("symptom", "breach", "dump_started", "dumped", "term_sent", "killed")
 
+WAIT_UNTIL_WATCHED = r'''
+def wait_until_watched():
+    """Until a watchdog of this job is at work here (it catches SIGUSR1) and has looked at the ranks."""
+    import os, pathlib, re, signal, time
+
+    own = ("SLURM_JOB_ID=" + os.environ["SLURM_JOB_ID"]).encode()
+    while True:
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes().split(b"\0")
+                environment = (process / "environ").read_bytes().split(b"\0")
+                caught = re.search(r"SigCgt:\s+(\w+)", (process / "status").read_text())
+            except OSError:
+                continue
+            at_work = int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1
+            if at_work and b"slurm_guard.watchdog" in command and own in environment:
+                time.sleep(2)
+                return
+        time.sleep(0.1)
+'''
+
 LOOP = r'''
 """loop.py ITERATIONS [FAULT@ITERATION [RANK]]: the log lines of a training, without torch.
 
@@ -84,6 +105,7 @@ while iteration < iterations or (attempt and iteration < iterations + 600 and is
     bad = due and fault not in ("crash", "stopped", "none")
     if due and fault == "crash":
         if mine:
+            wait_until_watched()
             raise RuntimeError("out of luck")
         wait_in_all_reduce()
     if due and fault == "stopped":
@@ -95,6 +117,7 @@ while iteration < iterations or (attempt and iteration < iterations + 600 and is
 if rank == 0:
     print("training finished", flush=True)
 '''
+LOOP = WAIT_UNTIL_WATCHED + LOOP
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def test_job_of_several_nodes_starts_without_the_sick_one(real: RealCluster) -> 
 def test_driver_that_only_starts_slowly_drains_nothing(real: RealCluster) -> None:
     """Without persistence mode: the job starts, and the log says what was silent for how long."""
     slow = real.nodes[0]
-    set_gpus(real, slow, "init.sleep_s 3")
+    set_gpus(real, slow, "init.sleep_s 10")
     job_id = real.sbatch("true", "-N1", f"-w{slow}")
     real.wait_state(job_id, ENDED)
     assert real.job(job_id)["JobState"] == "COMPLETED"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slurm.jobs import WAIT_UNTIL_WATCHED
+
 if TYPE_CHECKING:
     from slurm.conftest import RealCluster
 
-_LOOP = """
+_LOOP = f"""
+{WAIT_UNTIL_WATCHED}
 import ctypes, os, time
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE off: ptrace and /proc/PID/environ are refused
 
@@ -18,7 +21,9 @@ def stand_still_here():
 for iteration in range(1, 6000):
     time.sleep(0.02)
     if os.environ["SLURM_PROCID"] == "0":
-        print(f"iteration {iteration} loss {float('nan') if iteration >= 200 else 1.0}", flush=True)
+        if iteration == 200:
+            wait_until_watched()
+        print(f"iteration {{iteration}} loss {{float('nan') if iteration >= 200 else 1.0}}", flush=True)
     elif iteration == 200:
         stand_still_here()
 """

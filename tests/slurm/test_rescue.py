@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slurm import jobs
+from slurm.driven import wait_for
 
 if TYPE_CHECKING:
     from slurm.conftest import RealCluster
@@ -84,7 +85,7 @@ def test_a_job_that_leaves_its_nodes_takes_its_ring_along(cluster: RealCluster) 
     assert len(told["nodes"]) == 2
     assert [entry["bytes"] for entry in job.journal("rescue")] == [16 << 20]
     assert "rescued iteration 20: 16.8 MB by " in output
-    assert not (job.state_dir / "rescue").exists()
+    wait_for(lambda: not (job.state_dir / "rescue").exists(), "the end of the rescue")
     stages = job.incident()["stages"]
     assert stages["killed"] <= stages["requeued"] <= stages["resumed"]
 

@@ -84,6 +84,8 @@ CASES = {
 }
 
 
+JOBS = 3
+"""In which the cases of one kind run at once."""
 WAITED = re.compile(
     rb"srun: (Job J step creation temporarily disabled|Step created for job J)"
     # guarded-srun's own word on thousands of lines that are no training log.
@@ -104,19 +106,20 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcomes(cluster: RealCluster) -> dict[str, dict[str, Outcome]]:
-    """Every case, by srun and by guarded-srun, each kind one after the other in one batch job."""
+    """Every case, by srun and by guarded-srun, so many one after the other in one batch job."""
     cluster.new_workdir("same")
     (cluster.workdir / "numbers").write_text("".join(f"{n}\n" for n in range(100_000)))
     (cluster.workdir / "interrupt.py").write_text(INTERRUPT)
     programs = {"srun": "srun", "guarded": cluster.guarded_srun}
-    ids = {}
+    ids = []
     for kind, program in programs.items():
-        lines = [f"SRUN={program}; PYTHON={cluster.python}"]
-        for number, command in enumerate(CASES.values()):
-            to = f"> {kind}-{number}.out 2> {kind}-{number}.err"
-            lines.append(f"( {command}\n) {to}; echo $? > {kind}-{number}.code")
-        ids[kind] = cluster.sbatch("\n".join(lines), "-n2", "-N1")
-    for job_id in ids.values():
+        for part in range(JOBS):
+            lines = [f"SRUN={program}; PYTHON={cluster.python}"]
+            for number, command in list(enumerate(CASES.values()))[part::JOBS]:
+                to = f"> {kind}-{number}.out 2> {kind}-{number}.err"
+                lines.append(f"( {command}\n) {to}; echo $? > {kind}-{number}.code")
+            ids.append(cluster.sbatch("\n".join(lines), "-n2", "-N1"))
+    for job_id in ids:
         assert cluster.wait_state(job_id, set(jobs.ENDED), timeout_s=150)["JobState"] == "COMPLETED"
     return {
         kind: {name: read_outcome(cluster.workdir, kind, number) for number, name in enumerate(CASES)}
