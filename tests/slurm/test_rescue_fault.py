@@ -119,8 +119,9 @@ def begin_rescue(cluster: RealCluster, storage: Held) -> Driven:
     storage.empty(cluster.account.pw_uid)
     (cluster.workdir / "loop.py").write_text(LOOP)
     script = "exec {guarded} --resumable --recovery requeue --state-dir {state} {python} loop.py {nan}\n"
-    words = {"state": storage.state, "python": cluster.python, "nan": cluster.workdir / "nan"}
-    job = Driven(cluster, script, "-N2", "-n2", "--mem=300", "--requeue", **words)
+    nan, python = cluster.workdir / "nan", cluster.python
+    shape = ("-N2", "-n2", "--mem=300", "--requeue")
+    job = Driven(cluster, script, *shape, state=storage.state, python=python, nan=nan)
     job.state_dir = storage.state
     job.wait_output("iteration 22 ", 60)
     return job
