@@ -16,6 +16,9 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 _ZIP = b"PK\x03\x04"
+_END = b"PK\x05\x06"
+_END_BYTES = 22
+"""How an archive begins, and how its last record does."""
 _HEADER_LIMIT = 100_000_000
 """Bytes of a safetensors header: the format's own limit."""
 _PIECE = 1 << 20
@@ -32,7 +35,8 @@ def inspect_file(path: str) -> str:
         with open(path, "rb") as file:
             if path.endswith(".safetensors"):
                 return _inspect_safetensors(file, found.st_size)
-            if _is_archive(path, file) and not zipfile.is_zipfile(file):
+            ends = _ends_as_archives if path.endswith(".distcp") else _ends_as_archive
+            if _is_zip(file) and not ends(file, found.st_size):
                 return "is cut off: the end of the archive is missing"
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
@@ -59,10 +63,24 @@ def read_through(path: str, advance: Callable[[int], object]) -> str:
 
 
 def _is_archive(path: str, file: BinaryIO) -> bool:
-    """torch.distributed.checkpoint puts many archives one after the other: that is none. One byte of a
-    beginning that was cut off after it is one.
-    """
-    return _ZIP.startswith(file.read(len(_ZIP))) and not path.endswith(".distcp")
+    """torch.distributed.checkpoint puts many archives one after the other: that is none."""
+    return _is_zip(file) and not path.endswith(".distcp")
+
+
+def _is_zip(file: BinaryIO) -> bool:
+    """One byte of a beginning that was cut off after it is one."""
+    return _ZIP.startswith(file.read(len(_ZIP)))
+
+
+def _ends_as_archive(file: BinaryIO, _: int) -> bool:
+    return zipfile.is_zipfile(file)
+
+
+def _ends_as_archives(file: BinaryIO, size: int) -> bool:
+    """One end of many is not enough here: it must be the last of the file. torch adds no comment to it."""
+    file.seek(max(0, size - _END_BYTES))
+    end = file.read(_END_BYTES)
+    return len(end) == _END_BYTES and end.startswith(_END) and end.endswith(b"\0\0")
 
 
 def _inspect_safetensors(file: BinaryIO, size: int) -> str:

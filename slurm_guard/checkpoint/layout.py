@@ -169,7 +169,7 @@ def _judge_deepspeed(path: str, files: Files) -> str:
 
 
 def _lack_data(metadata: str, names: Files) -> str:
-    """The names of the data files stand in the pickle as they are, so they are found without loading it."""
+    """What is wrong with a data file. Their names stand in the pickle as they are: it is not loaded."""
     name = os.path.basename(metadata)
     try:
         with open(metadata, "rb") as file:
@@ -181,11 +181,13 @@ def _lack_data(metadata: str, names: Files) -> str:
     for data in sorted({found.decode() for found in _DATA.findall(text)}):
         if not names.get(data):
             return f"{data} is {'empty' if data in names else 'missing'}, which {name} names"
+        if fault := inspect_file(os.path.join(os.path.dirname(metadata), data)):
+            return f"{data} {fault}"
     return ""
 
 
 def _find_fault(path: str, files: Files) -> str:
-    """The first file that cannot be whole; nothing can be told of those of torch.distributed.checkpoint."""
+    """The first file that cannot be whole; those of torch.distributed.checkpoint are not looked at here."""
     for name in sorted(files):
         if name.endswith((".safetensors", ".bin", ".pt", ".pth")) and (
             fault := inspect_file(os.path.join(path, name))

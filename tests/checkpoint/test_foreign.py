@@ -154,6 +154,15 @@ def test_a_checkpoint_of_torch_distributed_is_whole_with_all_files_that_its_meta
     assert fault_of(directory) == "__0_1.distcp is empty, which .metadata names"
 
 
+@pytest.mark.parametrize("size", [1, 3, 21, 100, -1, -22, -200])
+def test_a_file_of_torch_distributed_that_is_cut_off_is_seen(tmp_path: Path, size: int) -> None:
+    """It is a row of archives, the last of which has an end; torch's own list would not say so."""
+    directory = save_distributed(tmp_path / "step-1200")
+    data = directory / "__0_0.distcp"
+    os.truncate(data, size if size > 0 else data.stat().st_size + size)
+    assert fault_of(directory) == "__0_0.distcp is cut off: the end of the archive is missing"
+
+
 def test_a_checkpoint_of_torch_distributed_without_its_end_is_not_whole(tmp_path: Path) -> None:
     """No metadata, half of it, or one of a later save that was never finished."""
     directory = save_distributed(tmp_path / "step-1200")
