@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -43,7 +44,7 @@ if rank == 0:
 Found = TypeVar("Found")
 
 
-def wait_for(what: Callable[[], Found], text: str, timeout_s: float = 30) -> Found:
+def wait_for(what: Callable[[], Found], text: str, timeout_s: float = 60) -> Found:
     """What it gives as soon as that is true; fails the test after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (found := what()):
@@ -78,7 +79,7 @@ class Driven:
         """Put a control file there."""
         (self.control / name).touch()
 
-    def wait_output(self, text: str, timeout_s: float = 30) -> str:
+    def wait_output(self, text: str, timeout_s: float = 60) -> str:
         """Wait until the job's output holds the text; all of the output."""
 
         def read() -> str:
@@ -90,10 +91,12 @@ class Driven:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.cluster.output(self.job_id)[-3000:]}") from None
 
-    def wait_guarded(self, nodes: int, timeout_s: float = 30) -> None:
-        """Wait until it trains and a watchdog lives on so many nodes."""
+    def wait_guarded(self, nodes: int, timeout_s: float = 60) -> None:
+        """Wait until it trains and a watchdog is at work on so many nodes."""
         self.wait_output("iteration 2 ", timeout_s)
-        wait_for(lambda: len(self.watchdogs()) >= nodes, f"{nodes} watchdogs", timeout_s)
+        wait_for(
+            lambda: sum(map(is_at_work, self.watchdogs().values())) >= nodes, f"{nodes} watchdogs", timeout_s
+        )
         time.sleep(1.2)  # their first look at the ranks
 
     def wait_end(self, timeout_s: float = 60) -> Finished:
@@ -105,7 +108,7 @@ class Driven:
         """Its incidents as they are now; the controller is not asked."""
         return Finished(self.job_id, {}, "", self.state_dir).incidents()
 
-    def wait_incident(self, stage: str, timeout_s: float = 30) -> dict[str, Any]:
+    def wait_incident(self, stage: str, timeout_s: float = 60) -> dict[str, Any]:
         """The newest incident once it has reached this stage."""
 
         def read() -> dict[str, Any]:
@@ -162,6 +165,15 @@ class Driven:
 def kill(pid: int) -> None:
     """SIGKILL."""
     os.kill(pid, signal.SIGKILL)
+
+
+def is_at_work(pid: int) -> bool:
+    """Whether this watchdog has begun: it catches SIGUSR1 then."""
+    try:
+        caught = re.search(r"SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return False
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 def is_alive(pid: int) -> bool:

@@ -17,6 +17,14 @@ PERIOD = "$([ ${SLURM_RESTART_COUNT:-0} = 0 ] && echo 0.2 || echo 0)"
 _TRAINING = (
     f"-m slurm_guard.training.example --iterations {ITERATIONS} --ring-every {EVERY} --milestone-every 20"
 )
+_LOOP = """
+import os, sys, time
+restarted = int(os.environ["SLURM_GUARD_ATTEMPT"])
+for iteration in range(1, 100 if restarted else 10_000):
+    if os.environ["SLURM_PROCID"] == "0":
+        print(f"iteration {iteration} loss {1 / iteration}", flush=True)
+    time.sleep(0.02 if restarted else 0.5)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +34,7 @@ def five(slurm_here: None) -> Iterator[RealCluster]:
     A lost node is seen sooner, and what is left of its job is killed sooner, than by Slurm's defaults.
     """
     real = RealCluster(
-        f"r{os.getpid()}", "--nodes", "5", "--conf", "SlurmdTimeout=15", "--conf", "KillWait=5"
+        f"r{os.getpid()}", "--nodes", "5", "--conf", "SlurmdTimeout=10", "--conf", "KillWait=5"
     )
     yield real
     real.close(keep_files=False)
@@ -133,3 +141,24 @@ def test_the_requeued_job_goes_on_to_the_last_digit(
     assert losses(output) == undisturbed.losses(arguments), output[-3000:]
     if source == "milestone":
         assert "no node that is there holds the shard of rank 1" in output
+
+
+def test_a_job_that_keeps_what_is_left_trains_on_without_it(five: RealCluster) -> None:
+    """`--no-kill` with a spare node: it is restarted in the allocation, and the incident names the node."""
+    five.new_workdir("no-kill")
+    (five.workdir / "loop.py").write_text(_LOOP)
+    job = five.sbatch(
+        "#!/bin/bash\n#SBATCH -N3 --ntasks-per-node=1 --mem=200 --no-kill\n"
+        f"exec {five.guarded_srun} --resumable -N2 -n2 {five.python} loop.py\n"
+    )
+    wait_for(five, job, "iteration 12 ")
+    lost = five.nodes[1]
+    five.fail_node(lost)
+    try:
+        five.wait_state(job, {"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED"}, 150)
+        output = five.output(job)
+        assert f"Slurm lost node {lost}" in output
+        assert "iteration 99 " in output, output[-1500:]
+        assert "restarting in the allocation" in output
+    finally:
+        five.restore_node(lost)
