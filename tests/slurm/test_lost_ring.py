@@ -34,7 +34,7 @@ def five(slurm_here: None) -> Iterator[RealCluster]:
     A lost node is seen sooner, and what is left of its job is killed sooner, than by Slurm's defaults.
     """
     real = RealCluster(
-        f"r{os.getpid()}", "--nodes", "5", "--conf", "SlurmdTimeout=10", "--conf", "KillWait=5"
+        f"r{os.getpid()}", "--nodes", "5", "--conf", "SlurmdTimeout=15", "--conf", "KillWait=5"
     )
     yield real
     real.close(keep_files=False)
