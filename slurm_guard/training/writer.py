@@ -11,7 +11,9 @@ A fork of the training (a DataLoader worker) has no such thread; nothing of it i
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
+import signal
 import threading
 import time
 import weakref
@@ -30,6 +32,9 @@ SILENT_S = 600.0
 _CANCEL_S = 5.0
 """How long a cancelled save may take to come to the end of the piece that it is writing."""
 
+_FREEZE = signal.SIGRTMAX - 3
+"""Of no use to anybody; it is taken at the very end only."""
+
 _log = logging.getLogger("slurm_guard")
 
 
@@ -43,6 +48,10 @@ def warned() -> Iterator[None]:
     except Exception as error:
         kind, said = type(error).__name__, name_error(error)
         _log.warning("slurm-guard: %s: %s; training goes on without this checkpoint", kind, said)
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+"""A thread in flight keeps its writer."""
 
 
 class Flight:
@@ -85,6 +94,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self.moved_s = 0.0
         self.ending = False
+        _writers.add(self)
 
     @property
     def busy(self) -> bool:
@@ -121,7 +131,6 @@ class Writer:
                 self._flights.clear()
                 raise
             self._thread = thread
-        _writers.add(self)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is in flight but what was given up; False when more is after `timeout_s`."""
@@ -139,15 +148,28 @@ class Writer:
         return True
 
     def give_up(self) -> None:
-        """Let go of all that is in flight. What is started later comes after it all the same."""
+        """Let go of what is still being read. What is started later comes after it all the same."""
         for flight in self._in_flight():
-            flight.give_up()
+            if not flight.released.is_set():
+                flight.give_up()
 
     def cancel(self) -> None:
         """Give up all that is in flight and all that comes later, and wait a moment for its end."""
         self.ending = True
         if self._thread is not None:
             self._thread.join(_CANCEL_S)
+
+    def freeze(self) -> None:
+        """Stop its thread where it is, for good: called at the end of the interpreter.
+
+        It waits in the C++ of torch, maybe, for a rank that ends in the same second. Woken while the
+        interpreter is taken down, it would abort the whole process: the training's exit code would be gone.
+        """
+        if self._thread is not None and self._thread.is_alive() and self._thread.ident is not None:
+            library = ctypes.CDLL(None)
+            library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+            library.signal(_FREEZE, ctypes.cast(library.pause, ctypes.c_void_p))
+            signal.pthread_kill(self._thread.ident, _FREEZE)
 
     def _in_flight(self) -> list[Flight]:
         """Without the lock: a fork has it as it was, and no thread that would open it."""
@@ -167,7 +189,8 @@ class Writer:
             flight = self._flights[0]
             self.moved_s = time.monotonic()
             try:
-                flight.write(flight)
+                if not self.ending:
+                    flight.write(flight)
             except Exception as error:
                 _log.warning("slurm-guard: a checkpoint was not written: %s", error)
             with self._lock:
@@ -176,10 +199,6 @@ class Writer:
             flight.end()
             if last:
                 return
-
-
-_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
-"""A thread in flight keeps its writer."""
 
 
 @atexit.register
@@ -204,3 +223,6 @@ def finish_all(within_s: float = EXIT_WAIT_S) -> None:
         writer.ending = True
     for writer in left:
         writer.cancel()
+    with suppress(Exception):
+        for writer in left:
+            writer.freeze()

@@ -180,6 +180,60 @@ def test_the_end_of_the_interpreter_waits_for_it(tmp_path: Path) -> None:
     assert ended.stderr.rstrip().endswith("RuntimeError: the training failed")
 
 
+WAITING = """
+import atexit, os, sys, time
+from pathlib import Path
+store, rank = sys.argv[1], int(sys.argv[2])
+end = Path(f"{store}.end")
+if rank == 1:
+    atexit.register(end.touch)  # the last that is done before the interpreter is taken down
+
+import torch.distributed as dist
+from slurm_guard.training import writer
+
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+group = dist.new_group()
+if rank == 0:
+    while not end.exists():
+        time.sleep(0.001)
+    os._exit(7)
+atexit.unregister(writer.finish_all)
+atexit.register(writer.finish_all, 0.1)
+writer._CANCEL_S = 0.1
+writer.Writer().start(lambda _: dist.all_gather_object([None, None], 1, group))
+sys.exit(7)
+"""
+
+
+def test_what_waits_for_another_rank_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    """That rank ends at the same time, and torch would end the whole process by a signal."""
+    argv = [sys.executable, "-c", WAITING, str(tmp_path / "store")]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [subprocess.Popen([*argv, str(rank)], env=environment) for rank in range(2)]
+    assert [rank.wait(100) for rank in ranks] == [7, 7]
+
+
+def test_what_is_given_up_later_is_not_taken_from_what_was_released() -> None:
+    """Other ranks still write theirs: its own part of the milestone is on the disk and good."""
+    writer, gate, released, seen = Writer(), Event(), Event(), list[bool]()
+
+    def write(flight: Flight) -> None:
+        flight.release()
+        released.set()
+        gate.wait(30)
+        seen.append(flight.cancelled())
+
+    writer.start(write)
+    assert released.wait(30)
+    writer.start(lambda flight: seen.append(flight.cancelled()))
+    writer.give_up()
+    assert not writer.busy
+    gate.set()
+    while writer.lags:
+        assert writer.wait(30)
+    assert seen == [False, True]
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_fork_has_no_save_in_flight() -> None:
     """It waits for nothing at its end, and the save of its parent goes on."""
