@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,13 @@ from typing import Any
 
 from slurm_guard.adapters.procfs import read_stat
 
-CALL = [sys.executable, "-c", "import sys; from slurm_guard.cli.app import main; sys.exit(main())", "watch"]
+_START = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background have it ignored
+from slurm_guard.cli.app import main
+sys.exit(main())
+"""
+CALL = [sys.executable, "-c", _START, "watch"]
 QUICK = ("--nonfinite-limit", "2", "--grace-s", "1", "--dump-s", "5")
 
 NAN = """
@@ -114,9 +121,12 @@ class Watcher:
         self.lines: list[str] = []
 
     def read_line(self) -> str:
-        """The next line that it says."""
+        """The next line that it says; it is killed where it says nothing for two minutes."""
         assert self.process.stderr is not None
+        limit = threading.Timer(120, self.process.kill)
+        limit.start()
         self.lines.append(self.process.stderr.readline().removeprefix("slurm-guard: ").rstrip())
+        limit.cancel()
         return self.lines[-1]
 
     def end(self) -> int:
