@@ -307,7 +307,9 @@ class Guard:
         return self._accord.agree(i, own)
 
     def _leave(self, notice: StopNotice, i: int) -> None:
-        self.save_now()
+        self._save(ring=True, milestone=True)
+        with self.phase("checkpoint"):
+            self._saver.settle(PATIENCE_S)  # the time until the kill is short
         heartbeat(phase="final")
         if self._place.rank == 0:
             _log.warning(

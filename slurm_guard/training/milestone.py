@@ -8,6 +8,7 @@ meet over a group of their own: while they wait for each other, the training goe
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -91,10 +92,14 @@ class MilestoneSave:
         own = {"own": snapshot.own, "random": snapshot.random}
         if self.circle.group is None:
             return stamp.finite, {self.circle.rank: own} if self.circle.world_size == 1 else {}
+
+        def pack() -> bytes | None:
+            """Asked after it is read: whoever gives it up writes over it."""
+            packed = pickle.dumps((stamp.finite, own))
+            return None if self.cancelled() else packed
+
         try:
-            told = meet_about(
-                stamp.iteration, lambda: None if self.cancelled() else (stamp.finite, own), self.circle.group
-            )
+            told = [pickle.loads(each) for each in meet_about(stamp.iteration, pack, self.circle.group)]
         except Exception as error:
             if snapshot.sharded or self.circle.rank != 0:
                 raise

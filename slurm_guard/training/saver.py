@@ -89,8 +89,17 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Whether the copy in memory is still being written."""
+        """Whether the copy in memory is still being written, by what the next one would wait for."""
+        return self._reads and not self._hangs
+
+    @property
+    def _reads(self) -> bool:
         return self._writer.busy or self._milestones.busy
+
+    @property
+    def _hangs(self) -> bool:
+        """Whether only a milestone is being written, and does not move on."""
+        return not self._writer.busy and self._milestones.busy and self._milestones.silent_s >= PATIENCE_S
 
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is in flight; False when something still is after `timeout_s`."""
@@ -99,9 +108,9 @@ class Saver:
             return False
         return self._milestones.wait(None if timeout_s is None else began_s + timeout_s - time.monotonic())
 
-    def settle(self) -> bool:
-        """Wait until nothing is in flight, but not for a disk that does not answer; whether nothing is."""
-        settled = self._writer.settle(SILENT_S) and self._milestones.settle(SILENT_S)
+    def settle(self, silent_s: float = SILENT_S) -> bool:
+        """Wait until nothing is in flight, but not for a disk that is silent so long; whether nothing is."""
+        settled = self._writer.settle(silent_s) and self._milestones.settle(silent_s)
         if not settled:
             why = " (the disk gives no answer, or not every rank saves)" if self.circle.world_size > 1 else ""
             _log.warning("slurm-guard: the save in flight does not move on%s: it is not waited for", why)
@@ -110,7 +119,7 @@ class Saver:
     def _is_free(self, due: Due, *, wait: bool) -> bool:
         if due.ring:
             self._let_go()
-        if not self.busy:
+        if not self._reads:
             self._gave_up = False
         elif wait and not self._gave_up:  # a disk that hangs is waited for once
             until_s = time.monotonic() + PATIENCE_S
@@ -120,14 +129,14 @@ class Saver:
             )
             if due.ring:
                 self._let_go()
-        return not self.busy
+        return not self._reads
 
     def _let_go(self) -> None:
         """A milestone that does not move on must not hold up the ring: shared storage may be away for hours.
 
         What it was given is overwritten by the next save, so it is never believed.
         """
-        if not self._writer.busy and self._milestones.busy and self._milestones.silent_s >= PATIENCE_S:
+        if self._hangs:
             self._milestones.give_up()
             _log.warning(
                 "slurm-guard: the milestone that is being written does not move on (%s gives no answer, or"
@@ -136,10 +145,18 @@ class Saver:
             )
 
     def _leave_out(self, due: Due) -> None:
-        """The others wait for each rank with a milestone; what is in flight comes before."""
-        if due.milestone and self.circle.group is not None:
-            with suppress(RuntimeError):  # no thread
-                self._writer.start(lambda _: self._milestones.start(lambda flight: self._meet(flight, due)))
+        """The others wait for each rank with a milestone; what is in flight comes before, but a hung ring."""
+        if not due.milestone or self.circle.group is None:
+            return
+
+        def tell() -> None:
+            self._milestones.start(lambda flight: self._meet(flight, due))
+
+        with suppress(RuntimeError):  # no thread
+            if self._writer.silent_s >= PATIENCE_S:
+                tell()
+            else:
+                self._writer.start(lambda _: tell())
 
     def _meet(self, flight: Flight, due: Due) -> None:
         flight.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +16,17 @@ import pytest
 
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.ring import write_unit
-from slurm_guard.errors import PeerError
+from slurm_guard.errors import CheckpointError, PeerError
 from slurm_guard.model.checkpoint import Checkpoint, Directories, Stamp
-from slurm_guard.training import ring
+from slurm_guard.policy.retention import ALL
+from slurm_guard.training import ring, stop
 from slurm_guard.training import saver as module
 from slurm_guard.training.circle import Circle
+from slurm_guard.training.guard import Guard
+from slurm_guard.training.milestone import MilestoneSave
 from slurm_guard.training.reading import read_verified
 from slurm_guard.training.saver import PATIENCE_S, Due, Saver
+from slurm_guard.training.snapshot import Snapshot
 from slurm_guard.training.writer import Flight
 
 
@@ -296,6 +301,87 @@ def test_a_milestone_that_hangs_does_not_hold_up_the_ring(
     assert {i: int(tensor[0]) for i, tensor in saved(places.ring).items()} == {20: 20, 30: 30}
     assert {i: int(tensor[0]) for i, tensor in saved(places.milestone).items()} == {30: 30}
     assert "cancelled" in caplog.text
+
+
+def test_a_milestone_that_hangs_does_not_put_off_a_ring_by_time(
+    places: Directories, hung_storage: Event
+) -> None:
+    """None is due while a rank is busy, and it would be so for hours."""
+    saver = Saver(places, Circle())
+    assert save(saver, {"at": 10}, due(10, milestone=True))
+    assert saver.busy
+    assert saver._writer.wait(60)
+    while saver._milestones.silent_s < module.PATIENCE_S:
+        time.sleep(0.01)
+    assert not saver.busy
+    assert save(saver, {"at": 20}, due(20))
+    assert saver.finish(60)
+    assert saved(places.ring)[20] == 20
+
+
+def test_a_ring_that_hangs_keeps_no_milestone_from_the_other_ranks(
+    places: Directories, slow_disk: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for this one with each: it says at once that it leaves them out."""
+    told, heard = list[int](), Event()
+
+    def leave_out(_: MilestoneSave, iteration: int) -> None:
+        told.append(iteration)
+        heard.set()
+
+    monkeypatch.setattr(MilestoneSave, "leave_out", leave_out)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    saver = Saver(places, Circle(nodes=("a", "b"), group=object()))
+    assert save(saver, {"at": 10}, due(10))
+    assert not save(saver, {"at": 20}, due(20, milestone=True))
+    assert heard.wait(30)
+    assert told == [20]
+    assert saved(places.ring) == {}
+
+
+def test_what_is_given_up_while_it_is_packed_is_not_told_to_the_others(
+    places: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next save writes over it at once, and they would write that into a milestone."""
+    given_up, told = Event(), list[Any]()
+
+    class Place:
+        def __reduce__(self) -> Any:
+            given_up.set()
+            return Place, ()
+
+    def meet(_: int, ask: Callable[[], Any], __: Any) -> list[Any]:
+        told.append(ask())
+        raise CheckpointError("left out")
+
+    monkeypatch.setattr("slurm_guard.training.milestone.meet_about", meet)
+    circle = Circle(rank=1, nodes=("a", "b"), group=object())
+    milestone = MilestoneSave(places.milestone, ALL, circle, given_up.is_set)
+    with pytest.raises(CheckpointError, match="no milestone 10"):
+        milestone.write(Stamp(10), Snapshot(None, {}, {"place": Place()}, {}, {}))
+    assert told == [None]
+
+
+def test_a_notice_does_not_wait_ten_minutes_for_storage_that_hangs(
+    places: Directories, hung_storage: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kill comes in two: the ring is there, and the training ends with its code."""
+    monkeypatch.setattr("slurm_guard.training.guard.PATIENCE_S", 0.05)
+    root = os.path.dirname(places.milestone)
+    environment = {
+        "SLURM_GUARD_RING_DIR": f"{root}/rings",
+        "SLURM_GUARD_STATE_DIR": f"{root}/state",
+        "SLURM_GUARD_MILESTONE_DIR": places.milestone,
+    }
+    guard = Guard.from_environment(stop_on=(signal.SIGUSR1,), environment=environment)
+    guard.resume({"at": 0})
+    guard.request_stop()
+    with pytest.raises(SystemExit) as left:
+        guard.iteration(1)
+    stop._give_back()
+    assert left.value.code == 85
+    assert guard._saver._milestones.lags
+    assert read_checkpoints(guard._directories.ring)[0][0].iteration == 1
 
 
 def test_a_slow_milestone_is_not_given_up_for_another(places: Directories, hung_storage: Event) -> None:
