@@ -348,7 +348,7 @@ def test_what_is_given_up_while_it_is_packed_is_not_told_to_the_others(
     class Place:
         def __reduce__(self) -> Any:
             given_up.set()
-            return Place, ()
+            return dict, ()
 
     def meet(_: int, ask: Callable[[], Any], __: Any) -> list[Any]:
         told.append(ask())
