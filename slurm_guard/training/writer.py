@@ -153,9 +153,8 @@ class Writer:
             if not flight.released.is_set():
                 flight.give_up()
 
-    def cancel(self) -> None:
-        """Give up all that is in flight and all that comes later, and wait a moment for its end."""
-        self.ending = True
+    def join(self) -> None:
+        """Wait a moment for the end of its thread."""
         if self._thread is not None:
             self._thread.join(_CANCEL_S)
 
@@ -193,12 +192,17 @@ class Writer:
                     flight.write(flight)
             except Exception as error:
                 _log.warning("slurm-guard: a checkpoint was not written: %s", error)
+            flight.write = _nothing  # torch frees its memory now, not while the interpreter is taken down
             with self._lock:
                 self._flights.pop(0)
                 last = not self._flights
             flight.end()
             if last:
                 return
+
+
+def _nothing(_: Flight) -> None:
+    """In the place of what was written."""
 
 
 @atexit.register
@@ -218,11 +222,10 @@ def finish_all(within_s: float = EXIT_WAIT_S) -> None:
                 " and is discarded",
                 within_s,
             )
-    left = [writer for writer in writers if writer.lags]
-    for writer in left:
-        writer.ending = True
-    for writer in left:
-        writer.cancel()
+    for writer in writers:
+        writer.ending = writer.lags
+    for writer in writers:
+        writer.join()
     with suppress(Exception):
-        for writer in left:
+        for writer in writers:
             writer.freeze()

@@ -234,6 +234,26 @@ def test_what_is_given_up_later_is_not_taken_from_what_was_released() -> None:
     assert seen == [False, True]
 
 
+def test_the_end_waits_until_what_was_saved_is_freed() -> None:
+    """torch frees memory of Python's without the interpreter's lock, and takes that again for it: while the
+    interpreter is taken down this aborts the process, and a training that had ended well is run again.
+    """
+    program = (
+        "import mmap, time, torch\n"
+        "from slurm_guard.training.writer import Writer\n"
+        "def make():\n"
+        "    memory = mmap.mmap(-1, 1 << 16)\n"
+        "    memory[:] = bytes(1 << 16)\n"
+        "    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()\n"
+        "held = [make() for _ in range(8000)]\n"
+        "writer = Writer()\n"
+        "writer.start(lambda _, held=held: time.sleep(0.1))\n"
+        "del held\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_fork_has_no_save_in_flight() -> None:
     """It waits for nothing at its end, and the save of its parent goes on."""
