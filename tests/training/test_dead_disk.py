@@ -146,7 +146,7 @@ def test_a_disk_that_hangs_in_the_middle_of_saves_holds_no_training(
     tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is due meanwhile is left out, and who waits is let go; when it is back all goes on."""
-    monkeypatch.setattr(saver, "SILENT_S", 0.3)
+    monkeypatch.setattr(saver.Saver.settle, "__defaults__", (0.3,))  # seconds without a move
     monkeypatch.setattr(saver, "PATIENCE_S", 0.1)
     one, state = guard(disk, tmp_path / "milestones"), {"seen": 0}
     one.resume(state)
