@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
@@ -36,11 +37,12 @@ def judge_year(seed: int) -> tuple[Counter[str], list[str]]:
         )
     judged: Counter[str] = Counter()
     stops: list[str] = []
-    with get_context("forkserver").Pool() as pool:
-        for (name, own_seed, _), (counts, said) in zip(plans, pool.imap(judge_plan, plans), strict=True):
+    with ProcessPoolExecutor(mp_context=get_context("forkserver")) as pool:
+        for (name, own_seed, _), (counts, said) in zip(plans, pool.map(judge_plan, plans), strict=True):
             judged += counts
             stops += [f"{name}, seed {own_seed}: {line}" for line in said]
             if judged["seconds"] >= YEAR_S:
+                pool.shutdown(cancel_futures=True)
                 break
     return judged, stops
 
