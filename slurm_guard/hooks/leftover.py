@@ -44,14 +44,16 @@ def kill_leftovers(job: HookJob, until_s: float, say: Callable[[str], None]) -> 
         return ()  # nothing tells root's job from the node's own daemons
     left: dict[int, Leftover] = {}
     others: set[Leftover] = set()
+    blank: set[Leftover] = set()
     told, period_s = 0, 0.02
     while True:
-        for found in _find(job, others, until_s, say):
+        blank_before = set(blank)
+        for found in _find(job, others, blank, until_s, say):
             if left.get(found.pid) != found and _kill(found, job.user_id):
                 left[found.pid] = found
                 told += 1
         living = tuple(one for one in left.values() if is_there(one))
-        if not living or time.monotonic() >= until_s:
+        if not (living or blank - blank_before) or time.monotonic() >= until_s:
             break
         time.sleep(period_s)
         period_s = min(2 * period_s, _PERIOD_S)
@@ -94,8 +96,17 @@ def describe(left: Leftover) -> str:
     )
 
 
-def _find(job: HookJob, others: set[Leftover], until_s: float, say: Callable[[str], None]) -> list[Leftover]:
-    """Those of the job; `others` are known to be of something else, and more of them are added."""
+def _find(
+    job: HookJob,
+    others: set[Leftover],
+    blank: set[Leftover],
+    until_s: float,
+    say: Callable[[str], None],
+) -> list[Leftover]:
+    """Those of the job; `others` are known to be of something else, and more of them are added.
+
+    One that begins a program has no environment for a moment: it is `blank`, and looked at once more.
+    """
     found, unknown = [], []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         if not _is_users(pid, job.user_id):
@@ -111,8 +122,10 @@ def _find(job: HookJob, others: set[Leftover], until_s: float, say: Callable[[st
             found.append(one)
         elif not jobs and one not in others:
             unknown.append(one)
-    marked = _choose_marked(unknown, job, until_s, say)
-    others.update(set(unknown) - set(marked))
+    marked, empty = _choose_marked(unknown, job, until_s, say)
+    new = set(empty) - blank
+    blank.update(new)
+    others.update(set(unknown) - set(marked) - new)
     return found + marked
 
 
@@ -124,22 +137,25 @@ def _is_users(pid: int, user_id: int) -> bool:
 
 def _choose_marked(
     left: Iterable[Leftover], job: HookJob, until_s: float, say: Callable[[str], None]
-) -> list[Leftover]:
-    """Those whose environment is of a task of this job on this node."""
+) -> tuple[list[Leftover], list[Leftover]]:
+    """Those whose environment is of a task of this job on this node, and those that show none."""
     by_pid = {one.pid: one for one in left}
     if not by_pid:
-        return []
+        return [], []
 
-    def read() -> list[int]:
-        return [pid for pid in by_pid if _is_marked(procfs.read_environ(pid), job)]
+    def read() -> list[list[int]]:
+        environs = {pid: procfs.read_environ(pid) for pid in by_pid}
+        marked = [pid for pid, environ in environs.items() if _is_marked(environ, job)]
+        return [marked, [pid for pid, environ in environs.items() if not environ]]
 
     try:
         # Reading it may hang on a process that hangs.
         timeout_s = min(_ENVIRON_S, max(0.1, until_s - time.monotonic()))
-        return [by_pid[pid] for pid in ask_fork(read, timeout_s, "reading environments")]
+        marked, empty = ask_fork(read, timeout_s, "reading environments")
+        return [by_pid[pid] for pid in marked], [by_pid[pid] for pid in empty]
     except OutsideError as error:
         say(f"of {len(by_pid)} processes of user {job.user_id} nobody knows whose they are: {error}")
-        return []
+        return [], []
 
 
 def _is_marked(environ: bytes, job: HookJob) -> bool:

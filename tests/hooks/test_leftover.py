@@ -168,6 +168,27 @@ def test_process_in_the_cgroup_of_another_job_lives_on(
     assert other.poll() is None
 
 
+def test_process_that_is_about_to_begin_its_program_is_looked_at_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It shows no environment for a moment; one that has none for good is somebody else's."""
+    left, bare = node.start(environ=MARKS), node.start()
+    real, seen = procfs.read_environ, tmp_path / "seen"
+
+    def read(pid: int) -> bytes:
+        if pid == bare.pid:
+            return b""
+        if pid == left.pid and not seen.exists():
+            seen.touch()  # asked in a fork
+            return b""
+        return real(pid)
+
+    monkeypatch.setattr(procfs, "read_environ", read)
+    assert node.kill() == ()
+    assert left.wait(30) == -signal.SIGKILL
+    assert bare.poll() is None
+
+
 def test_process_that_forks_away_is_caught(node: Node) -> None:
     """Children that are born while their parents die."""
     code = "import os\nfor _ in range(5): os.fork()"
