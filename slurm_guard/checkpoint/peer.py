@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from slurm_guard.checkpoint.greeting import SECRET_BYTES, challenge, greet
 from slurm_guard.checkpoint.held import hold_socket
 from slurm_guard.checkpoint.ring import trim_units
-from slurm_guard.checkpoint.tally import Tally, format_moments, parse_moments
+from slurm_guard.checkpoint.tally import Tally, format_common, format_moments, parse_common, parse_moments
 from slurm_guard.checkpoint.transfer import open_unit, parse_unit, receive_unit, send_unit, split_unit
 from slurm_guard.checkpoint.wire import WAIT, Wire, close
 from slurm_guard.errors import CheckpointError, PeerError
@@ -99,9 +99,9 @@ class Peer:
             PeerError: where to, and why not.
         """
         ring, unit = split_unit(directory)
-        common_too = format_moments([common] if common else [])
+        kept = format_common(common)
         with self._told(f"{unit} was not copied to", address), open_unit(ring, unit) as source:
-            with self._call(address, cancelled, do="put", unit=str(unit), common=common_too) as wire:
+            with self._call(address, cancelled, do="put", unit=str(unit), common=kept) as wire:
                 return send_unit(wire, source)
 
     def get(self, address: Address, name: str, cancelled: Callable[[], bool] = _never) -> str:
@@ -125,7 +125,7 @@ class Peer:
         note = {"rank": str(rank), "world_size": str(world_size), "moments": format_moments(moments)}
         with self._told("it is not known what all ranks have, by", address):
             with self._call(address, _never, do="tell", **note) as wire:
-                return next(iter(parse_moments(wire.await_answer())), None)
+                return parse_common(wire.await_answer())
 
     def close(self) -> None:
         """Serve nobody any longer, and give up what is in flight. In a fork this does nothing."""
@@ -219,14 +219,14 @@ class Peer:
         if action == "tell":
             common = self._note(request)
             wire.answer(_GO)
-            wire.answer(format_moments([common] if common else []))
+            wire.answer(format_common(common))
             return
         if action not in ("put", "get"):
             raise PeerError("what is wanted is not understood")
         unit = parse_unit(request.get("unit", ""))
         with self._slot(wire):
             if action == "put":
-                common = next(iter(parse_moments(request.get("common", "[]"))), None)
+                common = parse_common(request.get("common", "[]"))
                 wire.answer(_GO)
                 receive_unit(
                     wire,

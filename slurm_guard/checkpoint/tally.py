@@ -38,6 +38,20 @@ def format_moments(moments: Iterable[Moment]) -> str:
     return json.dumps(sorted(moments)[-_TOLD:])
 
 
+def format_common(common: Moment | None) -> str:
+    """The moment that all ranks have, or that there is none, for `parse_common`."""
+    return format_moments([common] if common else [])
+
+
+def parse_common(text: str) -> Moment | None:
+    """What `format_common` wrote.
+
+    Raises:
+        PeerError: it did not write that.
+    """
+    return next(iter(parse_moments(text)), None)
+
+
 def parse_moments(text: str) -> tuple[Moment, ...]:
     """What `format_moments` wrote.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
-from typing import Any
 
 import pytest
+from thread_ranks import Gather, run_threads
 
 from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.checkpoint.refusal import note_refusals
@@ -30,25 +28,14 @@ def save(root: Path, rank: int, iteration: int) -> Path:
 
 def agree_all(root: Path, wish: Wish | tuple[Wish, ...] = Wish()) -> list[Agreed]:  # noqa: B008 - frozen
     """What each of the ranks, as threads here, says; a tuple has the wish of each."""
-    values: list[Any] = [None] * RANKS
-    barrier = Barrier(RANKS, timeout=10)
 
-    def one(rank: int) -> Agreed:
+    def one(rank: int, gather: Gather) -> Agreed:
         own = wish[rank] if isinstance(wish, tuple) else wish
-
-        def gather(value: Any) -> list[Any]:
-            values[rank] = value
-            barrier.wait()
-            seen = list(values)
-            barrier.wait()
-            return seen
-
         directories = Directories(str(root / str(rank) / "ring"), str(root / "milestones"))
         circle = Circle(rank, tuple(f"n{number}" for number in range(RANKS)))
         return agree(directories, own, circle, Loader({"at": 0}, rank, RANKS), gather=gather)
 
-    with ThreadPoolExecutor(RANKS) as pool:
-        return [future.result() for future in [pool.submit(one, rank) for rank in range(RANKS)]]
+    return run_threads(RANKS, one)
 
 
 def restored(agreed: list[Agreed]) -> set[tuple[int, int] | None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
+from thread_ranks import run_threads
 
 from slurm_guard.training.alike import find_unlike
 
@@ -17,21 +16,7 @@ REMEDY = "the state is what all ranks have alike, or DTensors; give what each ra
 
 def ask(*states: dict[str, Any]) -> list[str]:
     """What each rank, a thread here, says of these states."""
-    values: list[Any] = [None] * len(states)
-    barrier = Barrier(len(states), timeout=10)
-
-    def one(rank: int) -> str:
-        def gather(value: Any) -> list[Any]:
-            values[rank] = value
-            barrier.wait()
-            seen = list(values)
-            barrier.wait()
-            return seen
-
-        return find_unlike(states[rank], gather)
-
-    with ThreadPoolExecutor(len(states)) as pool:
-        return list(pool.map(one, range(len(states))))
+    return run_threads(len(states), lambda rank, gather: find_unlike(states[rank], gather))
 
 
 def model(*widths: int) -> Any:
