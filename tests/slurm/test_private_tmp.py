@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,22 @@ for iteration in range(began + 1, 31 if attempt else 10_000):
 """
 
 
+@contextmanager
+def _on_one_cpu() -> Iterator[None]:
+    """Whatever is started here stays on one CPU.
+
+    Linux 6.18 numbers mount namespaces per CPU and lets a file hold only one with a higher number than the
+    caller's own (EINVAL): where slurmstepd and the node were made on different CPUs, Slurm's plugin may fail
+    and the job is held (launch_failed_requeued_held).
+    """
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 @pytest.fixture
 def private(slurm_here: None) -> Iterator[RealCluster]:
     """One node whose jobs have a /tmp of their own; what they need is elsewhere."""
@@ -57,9 +74,10 @@ def private(slurm_here: None) -> Iterator[RealCluster]:
     (real.conf.parent / "job_container.conf").write_text(f"AutoBasePath=true\nBasePath={base}/private\n")
     real.conf.write_text(f"{real.conf.read_text()}JobContainerType=job_container/tmpfs\n")
     real.run_as_root(["scontrol", "reconfigure"])
-    for node in real.nodes:
-        real.fail_node(node)
-        real.restore_node(node)
+    with _on_one_cpu():
+        for node in real.nodes:
+            real.fail_node(node)
+            real.restore_node(node)
     real.new_workdir("private")
     yield real
     real.close(keep_files=False)
