@@ -46,6 +46,7 @@ def measure_checkpoint(site: Site, runs: int) -> list[Figure]:
         _ratio("resume (verified, applied) to torch.load, page cache", rounds, "resume", "load", 1.2),
         _ratio("the same from the disk", rounds, "cold_resume", "cold_load", 1.2),
         _ratio("resume to torch.load and load_state_dict, page cache", rounds, "resume", "applied"),
+        _ratio("the same from the disk, load_state_dict too", rounds, "cold_resume", "cold_applied"),
         _memory("memory of a save", told["extra_mb"], room_mb),
         _memory("memory of a resume", told["resume_mb"], room_mb),
         Figure("memory of an async_save of torch.distributed.checkpoint", f"{told['dcp_mb']:.0f} MB"),

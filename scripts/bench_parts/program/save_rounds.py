@@ -5,7 +5,7 @@ Each round does everything once, in turns. In seconds:
 `background` its writing, `dropping` the removal of the one that is too old then, `raw` writing and syncing as
 many bytes; `dcp` what training waits for at an async_save of torch.distributed.checkpoint, `kept` the same
 with a stager that keeps its memory; `verify` reading all checksums, `load` torch.load, `applied` the same and
-load_state_dict, `resume` the guard's, `cold_load` and `cold_resume` from the disk; `quiet` an iteration of
+load_state_dict, `resume` the guard's, each with `cold_` before it from the disk; `quiet` an iteration of
 50, `saving` the same with a ring save in them, `other` the same while another process writes and syncs as
 many bytes.
 
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,9 @@ from slurm_guard.checkpoint import ring as checkpoint_ring
 from slurm_guard.checkpoint.manifest import read_checkpoints, verify_checkpoint
 from slurm_guard.checkpoint.removal import remove_checkpoint
 from slurm_guard.training.guard import Guard
+
+REST_S = 5
+"""A virtual machine's disk may still be busy with what the machine itself has long forgotten."""
 
 ITERATIONS = 50
 PASSES = 60
@@ -103,6 +107,7 @@ def settle(*, drop: bool = False) -> None:
     os.sync()
     if drop:
         Path("/proc/sys/vm/drop_caches").write_text("1")
+        time.sleep(REST_S)
 
 
 def write_raw(content: memoryview, path: Path) -> None:
@@ -154,22 +159,30 @@ def play_dcp(plain: dict[str, Any], stager: DefaultStager) -> dict[str, float]:
     return told
 
 
-def play_load(guard: Guard, state: dict[str, Any], saved: Path, *, drop: bool = False) -> dict[str, float]:
-    """torch.load of the file, also with putting it into the module, and a resume of as many bytes."""
+def play_load(guard: Guard, state: dict[str, Any], number: int, *, drop: bool = False) -> dict[str, float]:
+    """torch.load of the file, also with putting it into the module, and a resume of as many bytes.
+
+    Each round begins with another one: none is always the first to read after so much writing.
+    """
+    saved = place / "state.pt"
 
     def load() -> Any:
         return torch.load(saved, map_location="cpu", weights_only=True)
 
-    calls: dict[str, Callable[[], Any]] = {"load": load, "resume": lambda: guard.resume(state)}
+    calls: dict[str, Callable[[], Any]] = {
+        "load": load,
+        "resume": lambda: guard.resume(state),
+        "applied": lambda: state["model"].load_state_dict(load()["model"]),
+    }
     if drop:
         calls = {f"cold_{name}": call for name, call in calls.items()}
-    else:
-        calls["applied"] = lambda: state["model"].load_state_dict(load()["model"])
+    names = deque(calls)
+    names.rotate(number)
     told = {}
-    for name, call in calls.items():
+    for name in names:
         settle(drop=drop)
         forget()
-        told[name] = clock(call)
+        told[name] = clock(calls[name])
     return told
 
 
@@ -193,9 +206,9 @@ def play(guard: Guard, state: dict[str, Any], number: int, stager: DefaultStager
     told |= play_dcp(plain, stager)
     found = read_checkpoints(str(ring))[0][-1]
     told["verify"] = clock(lambda: verify_checkpoint(found))
-    told |= play_load(guard, state, saved)
+    told |= play_load(guard, state, number)
     with suppress(OSError):
-        told |= play_load(guard, state, saved, drop=True)
+        told |= play_load(guard, state, number, drop=True)
     settle()
     told["quiet"] = train(guard, 2 * number * EVERY + 1)
     told["saving"] = train(guard, (2 * number + 1) * EVERY)
