@@ -109,9 +109,15 @@ class Guard:
 
     def run(self, said: Sequence[FrontMessage] = ()) -> None:
         """Guard until the front is gone; `said` is what it has said already, after its `Start`."""
+        # First of its entries: whoever reads them takes what stands before it for an earlier run's.
+        start = self._start
+        self._journal.append(
+            "run", self._clock.wall_s(), run=start.run, restart_count=self._identity.restart_count,
+            again=start.again, resume_from=start.resume_from, settings=asdict(start.settings),
+        )  # fmt: skip
         threading.Thread(target=self._load_journal, name="load", daemon=True).start()
-        if self._start.again and self._start.pid is not None:
-            self._on_front(Spawned(self._start.pid, self._start.attempt))
+        if start.again and start.pid is not None:
+            self._on_front(Spawned(start.pid, start.attempt))
         for message in said:
             self._on_front(message)
         while not self._link.closed:
@@ -269,11 +275,6 @@ class Guard:
 
     def _load_journal(self) -> None:
         self._journal.loaded.wait(HARD_LIMIT_S if self._start.again else None)
-        self._journal.append(
-            "run", self._clock.wall_s(), run=self._start.run, restart_count=self._identity.restart_count,
-            again=self._start.again, resume_from=self._start.resume_from,
-            settings=asdict(self._start.settings),
-        )  # fmt: skip
         if self._start.again:
             unfinished = self._recorder.find_unfinished(self._start.run, self._start.attempt)
             self._events.post(lambda: self._take_over(unfinished))
@@ -336,9 +337,8 @@ class Guard:
         self._channel.close()
         self._obey(self.session.attempt.leave(self._clock.now_s(), self.session.ending.said))
         what = "end" if self.session.standing is Standing.OVER else "front_gone"
-        losses = self.session.attempt.losses.as_json()
         at = {"run": self._start.run, "attempt": self._attempt}
-        self._journal.append(what, self._clock.wall_s(), **at, losses=losses)
+        self._journal.append(what, self._clock.wall_s(), **at, losses=self.session.attempt.losses.as_json())
         self._journal.flush(LAST_WRITES_S)
         self._writer.flush(1.0)
 

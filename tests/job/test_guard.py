@@ -107,8 +107,11 @@ class Bench:
         monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
         monkeypatch.setattr(aftermath, "_ORDER_TRAVELS_S", 0.05)
 
-    def start(self, *, again: bool = False, pid: int | None = None, spawn: bool = True) -> None:
-        """Start the guard as the front would, and its step."""
+    def start(
+        self, *, again: bool = False, pid: int | None = None, spawn: bool = True,
+        start_s: Callable[[], float] = lambda: 1.0,
+    ) -> None:  # fmt: skip
+        """Start the guard as the front would, and its step; the controller answers `start_s`."""
         ours, theirs = socket.socketpair()
         out, self.out = os.pipe()
         err, self.err = os.pipe()
@@ -123,7 +126,7 @@ class Bench:
         said = os.open(self.root / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.fds.append(said)
         writer = Writer(said)
-        journal = Journal(str(self.state), identity, lambda: 1.0, start.argv, writer.say)
+        journal = Journal(str(self.state), identity, start_s, start.argv, writer.say)
         environ = {"SLURM_JOB_ID": self.job_id, "SLURM_GUARD_STATE_DIR": str(self.state), "USER": "ann",
                    "SLURM_GUARD_RING_DIR": str(self.root / "ring"), "TMPDIR": str(self.root)}  # fmt: skip
         channel = Channel(sys.executable, start.run, dict(os.environ), "", writer.say)
@@ -230,8 +233,25 @@ def test_a_step_that_ends_well(bench: Bench) -> None:
     bench.wait_for(lambda: bench.orders() == ["leave"])
     bench.hang_up()
     assert bench.heard == [Release()]
-    assert sorted(entry["what"] for entry in bench.journal()) == ["attempt", "end", "head", "run"]
+    assert [entry["what"] for entry in bench.journal()] == ["head", "run", "attempt", "end"]
     assert bench.said() == ""
+
+
+def test_a_journal_that_is_opened_late_tells_of_the_run_before_its_breach(bench: Bench) -> None:
+    """The other way round the breach would be an earlier run's, and what the ranks wrote after it good."""
+    answered = threading.Event()
+
+    def answer_late() -> float:
+        answered.wait(60)
+        return 1.0
+
+    bench.start(start_s=answer_late)
+    bench.break_loss()
+    bench.wait_for(lambda: "breach" in {entry["what"] for entry in bench.guard._journal.entries()})
+    answered.set()
+    bench.wait_for(lambda: "breach" in {entry["what"] for entry in bench.journal()})
+    told = [entry["what"] for entry in bench.journal()]
+    assert told[:3] == ["head", "run", "attempt"]
 
 
 def test_a_loss_that_goes_bad_ends_in_a_restart(bench: Bench) -> None:

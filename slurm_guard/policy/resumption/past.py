@@ -56,7 +56,6 @@ def read_past(entries: Iterable[Mapping[str, Any]]) -> Past:
         )
         if what in _RUNS and not entry.get("again") and isinstance(resume_from, str):
             told = "" if resume_from in _NOTHING else resume_from
-            one.began = told  # a run's first attempt is noted before the run itself
         elif what == "attempt" and one.began is None:
             one.began = told
         elif what == "resumed" and isinstance(resume_from, str):

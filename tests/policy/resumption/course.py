@@ -38,8 +38,8 @@ def journal(
     for number, record in enumerate(first):
         attempt.record(record, OBSERVE, float(number), source)
     entries = [
-        {"what": "attempt", "run": "r", "attempt": 0},
         {"what": "run", "run": "r", "resume_from": ""},
+        {"what": "attempt", "run": "r", "attempt": 0},
         {"what": "breach", "run": "r", "attempt": 0, "observe": False, "breach": {"kind": kind},
          "losses": attempt.losses.as_json()},
         {"what": "recovery", "kind": "restart", "resume_from": told},

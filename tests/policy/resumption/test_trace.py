@@ -79,7 +79,7 @@ def test_first_attempt_is_the_start_from_scratch_only_where_it_was() -> None:
     assert read_past(entries).beginning("")[0][0] == 0
     resumed = {"what": "resumed", "run": "r", "attempt": 0, "resume_from": "/m/best"}
     assert read_past([*entries[:2], resumed, *entries[2:]]).beginning("") == []
-    told = [entries[0], {**entries[1], "resume_from": "/m/best"}, *entries[2:]]
+    told = [{**entries[0], "resume_from": "/m/best"}, *entries[1:]]
     assert read_past(told).beginning("") == []
     assert len(read_past(told).attempts) == 1
 
