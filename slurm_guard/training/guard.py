@@ -124,7 +124,8 @@ class Guard:
         Raises:
             CheckpointError: no number from 1 on, both kinds of ring, or one of SLURM_GUARD_RESUME_FROM,
                 _MILESTONE_KEEP, _RING_COPIES and _NODE_MTBF_HOURS cannot be understood.
-            UsageError: a signal of `stop_on` is none, or cannot be caught, or not in this thread.
+            UsageError: a signal of `stop_on` is none, or cannot be caught, or not in this thread; or
+                RANK and WORLD_SIZE, or those of the step, are no ranks.
         """
         known = os.environ if environment is None else environment
         say_misspelt(known)

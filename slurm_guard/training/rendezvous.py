@@ -8,9 +8,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_guard.errors import ConfigError
+
 LOOPBACK = "127.0.0.1"
 _FIRST_PORT = 12_000
 _PORTS = 14_000
+_REMEDY = "start the ranks with srun or torchrun, or unset it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,9 @@ def parse_rank(environment: Mapping[str, str]) -> RankPlace:
 
     >>> parse_rank({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"})
     RankPlace(rank=3, world_size=4, local_rank=1)
+
+    Raises:
+        ConfigError: these are no ranks.
     """
     if "RANK" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -38,8 +44,11 @@ def parse_rank(environment: Mapping[str, str]) -> RankPlace:
     else:
         return RankPlace()
     rank, world_size, local_rank = (
-        int(environment.get(name, default)) for name, default in zip(names, "010", strict=True)
+        _parse_number(name, environment.get(name, default))
+        for name, default in zip(names, "010", strict=True)
     )
+    if rank >= world_size:
+        raise ConfigError(f"{names[0]}={rank} with {names[1]}={world_size}: ranks count from 0; {_REMEDY}")
     return RankPlace(rank, world_size, local_rank)
 
 
@@ -47,10 +56,13 @@ def read_master(environment: Mapping[str, str]) -> tuple[str, int]:
     """Address and port at which the ranks meet: what the user set, else the step's first node.
 
     On a test cluster all nodes are one machine and their names do not resolve: then it is the loopback.
+
+    Raises:
+        ConfigError: MASTER_PORT is no number.
     """
     address = environment.get("MASTER_ADDR") or _resolvable(plan_first_node(environment))
     port = environment.get("MASTER_PORT")
-    return address, int(port) if port else plan_port(environment)
+    return address, _parse_number("MASTER_PORT", port) if port else plan_port(environment)
 
 
 def plan_first_node(environment: Mapping[str, str]) -> str:
@@ -74,6 +86,12 @@ def plan_port(environment: Mapping[str, str]) -> int:
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "SLURM_GUARD_ATTEMPT")
     attempt = ".".join(environment.get(name, "") for name in names)
     return _FIRST_PORT + zlib.crc32(attempt.encode()) % _PORTS
+
+
+def _parse_number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ConfigError(f"{name}={text} is no number: {_REMEDY}")
+    return int(text)
 
 
 def _resolvable(node: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from slurm_guard.errors import ConfigError
 from slurm_guard.training.fault import parse_attempt, parse_fault
 from slurm_guard.training.rendezvous import (
     LOOPBACK,
@@ -26,6 +29,29 @@ def test_torchrun_comes_before_srun() -> None:
 def test_a_batch_script_is_no_rank_of_a_step() -> None:
     """SLURM_NTASKS alone would make a plain `python train.py` wait for ranks that nobody starts."""
     assert parse_rank({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) == RankPlace(0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x is no number: start the ranks with srun or torchrun"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "RANK= is no number: "),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1 is no number: "),
+        ({"RANK": "0", "WORLD_SIZE": "²"}, "WORLD_SIZE=² is no number: "),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 with WORLD_SIZE=2: ranks count from 0; "),
+        ({"RANK": "5"}, "RANK=5 with WORLD_SIZE=1: "),
+    ],
+)
+def test_what_is_no_rank_is_said_in_one_line(environment: dict[str, str], said: str) -> None:
+    """As rank 0 of 1 each would save alone, over what the others saved."""
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        parse_rank(environment)
+
+
+def test_a_port_that_is_none_is_said_in_one_line() -> None:
+    """The name is the user's own variable."""
+    with pytest.raises(ConfigError, match=r"^MASTER_PORT=http is no number: "):
+        read_master({"MASTER_ADDR": "n1", "MASTER_PORT": "http"})
 
 
 @pytest.mark.parametrize(
