@@ -133,7 +133,7 @@ class MilestoneSave:
     ) -> list[Part]:
         """Write what `write_own` adds and our part of the tensors; the files of all ranks.
 
-        What fails on one rank is told to all: each would wait for it else.
+        What fails on one rank is told to all: each would wait for it else. Rank 0 says so for all.
         """
         import torch.distributed as dist
 
@@ -146,14 +146,15 @@ class MilestoneSave:
         done: Any
         try:
             done = [*own, *write_dcp(path, sharded, self.circle.group, self.cancelled, self.release)]
-        except Exception as error:
-            fault = fault or f"rank {self.circle.rank}: {error}"
+        except Exception as error:  # which rank's it is, it says itself
+            fault = fault or str(error)
         done = fault or done
         gathered: list[Any] = [None] * self.circle.world_size
         dist.all_gather_object(gathered, done, group=self.circle.group)
-        if faults := [each for each in gathered if isinstance(each, str)]:
+        faults = [each for each in gathered if isinstance(each, str)]
+        if faults and self.circle.rank == 0:
             raise CheckpointError(f"the sharded state was not written: {faults[0].splitlines()[0]}")
-        return [part for parts in gathered for part in parts]
+        return [] if faults else [part for parts in gathered for part in parts]
 
     def _tell_path(self, path: str) -> str:
         """What rank 0 gives, on every rank."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -106,3 +107,25 @@ def hung_storage(rank: int, directory: str, *, sharded: bool = False) -> Any:
 def hung_storage_sharded(rank: int, directory: str) -> Any:
     """The same with FSDP2."""
     return hung_storage(rank, directory, sharded=True)
+
+
+def full_storage(rank: int, directory: str) -> Any:
+    """FSDP2, and shared storage that takes nothing from rank 1: the warnings, and the milestones."""
+    import torch.distributed as dist
+
+    sync, said = os.fsync, list[str]()
+
+    def refuse(descriptor: int) -> None:
+        if rank == 1 and MILESTONES in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    mock.patch("os.fsync", refuse).start()
+    guard = make(rank, directory, milestone_every=20)
+    guard.resume(importlib.import_module("shard_ranks").build((dist.get_world_size(),)))
+    mock.patch("logging.Logger.warning", lambda _, text, *args: said.append(text % args)).start()
+    for i in range(1, 21):
+        guard.iteration(i)
+    guard.finish()
+    dist.barrier()
+    return said, find(f"{directory}/{MILESTONES}")

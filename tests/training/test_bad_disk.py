@@ -26,3 +26,13 @@ def test_rings_go_on_while_shared_storage_hangs_and_milestones_come_back(
         assert held == list(range(10, 101, 10))
         assert milestones[-2:] == [80, 100]
         assert 20 not in milestones
+
+
+def test_a_milestone_that_one_rank_cannot_write_is_said_once(run_ranks: RunRanks, tmp_path: Path) -> None:
+    """By rank 0, who names the rank; a thousand ranks would say a thousand lines."""
+    said, *others = run_ranks("saver_ranks.full_storage", 3, tmp_path / "job")
+    assert others == [[[], []]] * 2
+    (warning,), milestones = said
+    assert milestones == []
+    assert "the sharded state was not written: rank 1 " in warning
+    assert "No space left on device" in warning
