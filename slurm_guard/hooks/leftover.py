@@ -47,14 +47,14 @@ def kill_leftovers(job: HookJob, until_s: float, say: Callable[[str], None]) -> 
     blank: set[Leftover] = set()
     told, period_s = 0, 0.02
     while True:
-        known, blank_before = told, set(blank)
+        known = told + len(blank)
         for found in _find(job, others, blank, until_s, say):
             if left.get(found.pid) != found and _kill(found, job.user_id):
                 left[found.pid] = found
                 told += 1
         living = tuple(one for one in left.values() if is_there(one))
         # Who was killed may have had children since they were looked for.
-        if not (told > known or living or blank - blank_before) or time.monotonic() >= until_s:
+        if not (living or told + len(blank) > known) or time.monotonic() >= until_s:
             break
         time.sleep(period_s)
         period_s = min(2 * period_s, _PERIOD_S)
