@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from slurm_guard.training.wording import name_error
+
 PATIENCE_S = 7200.0
 """How long a vote waits for that of the slowest rank: rank 0 may evaluate before it gives its own."""
 
@@ -131,7 +133,7 @@ class Accord:
         _log.warning(
             "slurm-guard: the ranks no longer hear each other (%s): each leaves by its own notice, and where "
             "ring checkpoints are due by time they are now due every %d iterations",
-            str(error).splitlines()[0] if str(error) else type(error).__name__,
+            name_error(error),
             self._every,
         )
 

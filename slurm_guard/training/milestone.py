@@ -24,6 +24,7 @@ from slurm_guard.training.resharding import write_dcp
 from slurm_guard.training.shard import stage_shard
 from slurm_guard.training.snapshot import Snapshot
 from slurm_guard.training.state import RANKS, write_state
+from slurm_guard.training.wording import name_error
 
 _LEFT = (
     "the training left torch.distributed while it was written: call guard.finish() before"
@@ -142,18 +143,16 @@ class MilestoneSave:
         try:
             own = write_own(path)
         except Exception as error:
-            fault = f"rank {self.circle.rank}: {error}"
-        done: Any
+            fault = f"rank {self.circle.rank}: {name_error(error)}"
         try:
-            done = [*own, *write_dcp(path, sharded, self.circle.group, self.cancelled, self.release)]
+            own = [*own, *write_dcp(path, sharded, self.circle.group, self.cancelled, self.release)]
         except Exception as error:  # which rank's it is, it says itself
-            fault = fault or str(error)
-        done = fault or done
+            fault = fault or name_error(error)
         gathered: list[Any] = [None] * self.circle.world_size
-        dist.all_gather_object(gathered, done, group=self.circle.group)
+        dist.all_gather_object(gathered, fault or own, group=self.circle.group)
         faults = [each for each in gathered if isinstance(each, str)]
         if faults and self.circle.rank == 0:
-            raise CheckpointError(f"the sharded state was not written: {faults[0].splitlines()[0]}")
+            raise CheckpointError(f"the sharded state was not written: {faults[0]}")
         return [] if faults else [part for parts in gathered for part in parts]
 
     def _tell_path(self, path: str) -> str:

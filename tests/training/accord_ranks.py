@@ -33,7 +33,7 @@ class Training:
         self.saves: list[int] = []
         self.stopped: int | None = None
         self.warnings: list[str] = []
-        logging.getLogger("slurm_guard").addHandler(_Kept(self.warnings))
+        logging.getLogger("slurm_guard").addHandler(Kept(self.warnings))
         accord.join()
         self._pace.begin(nodes=1, judge=rank == 0)
 
@@ -52,7 +52,9 @@ class Training:
         return {"saves": self.saves, "stopped": self.stopped, "warnings": self.warnings}
 
 
-class _Kept(logging.Handler):
+class Kept(logging.Handler):
+    """Keeps what is said in a list."""
+
     def __init__(self, kept: list[str]) -> None:
         super().__init__()
         self._kept = kept
@@ -93,7 +95,7 @@ def apart(rank: int, directory: str) -> Any:
     """Gloo finds no way for rank 1 after the beginning, as where only NCCL knows the right interface."""
     circle.CONNECT_S = 2.0
     warnings: list[str] = []
-    logging.getLogger("slurm_guard").addHandler(_Kept(warnings))
+    logging.getLogger("slurm_guard").addHandler(Kept(warnings))
     if rank == 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "no-such-interface"
     met, accord = circle.meet(RankPlace(rank, 3, rank), "/nowhere", 1), Accord()

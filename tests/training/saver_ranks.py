@@ -111,9 +111,7 @@ def hung_storage_sharded(rank: int, directory: str) -> Any:
 
 def full_storage(rank: int, directory: str) -> Any:
     """FSDP2, and shared storage that takes nothing from rank 1: the warnings, and the milestones."""
-    import torch.distributed as dist
-
-    sync, said = os.fsync, list[str]()
+    sync = os.fsync
 
     def refuse(descriptor: int) -> None:
         if rank == 1 and MILESTONES in os.readlink(f"/proc/self/fd/{descriptor}"):
@@ -121,9 +119,24 @@ def full_storage(rank: int, directory: str) -> Any:
         sync(descriptor)
 
     mock.patch("os.fsync", refuse).start()
+    return save_sharded(rank, directory)
+
+
+def speechless(rank: int, directory: str) -> Any:
+    """The same where torch fails on all ranks, with an error that has no text."""
+    mock.patch("slurm_guard.training.milestone.write_dcp", side_effect=AssertionError()).start()
+    return save_sharded(rank, directory)
+
+
+def save_sharded(rank: int, directory: str) -> Any:
+    """One milestone of FSDP2: what is said meanwhile, and the milestones then."""
+    import torch.distributed as dist
+
+    said = list[str]()
     guard = make(rank, directory, milestone_every=20)
     guard.resume(importlib.import_module("shard_ranks").build((dist.get_world_size(),)))
-    mock.patch("logging.Logger.warning", lambda _, text, *args: said.append(text % args)).start()
+    logging.disable(logging.NOTSET)
+    logging.getLogger("slurm_guard").addHandler(importlib.import_module("accord_ranks").Kept(said))
     for i in range(1, 21):
         guard.iteration(i)
     guard.finish()

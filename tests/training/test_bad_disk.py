@@ -36,3 +36,14 @@ def test_a_milestone_that_one_rank_cannot_write_is_said_once(run_ranks: RunRanks
     assert milestones == []
     assert "the sharded state was not written: rank 1 " in warning
     assert "No space left on device" in warning
+
+
+def test_a_milestone_that_fails_without_a_word_is_said_all_the_same(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    """By its kind; a rank that gave it no name would leave the others waiting for its answer."""
+    said, *others = run_ranks("saver_ranks.speechless", 3, tmp_path / "job")
+    assert others == [[[], []]] * 2
+    (warning,), milestones = said
+    assert milestones == []
+    assert "the sharded state was not written: AssertionError" in warning
