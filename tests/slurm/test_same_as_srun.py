@@ -86,8 +86,19 @@ CASES = {
 
 JOBS = 3
 """In which the cases of one kind run at once."""
-WAITED = re.compile(
+CUT_OFF = "step_launch_notify_io_failure"
+"""What srun says when Slurm has lost the end of its output.
+
+slurmstepd of 22.05 may leave without having read that stdin is at its end; the kernel then resets the
+connection with all that was still on its way. A task that writes much and ends at once meets it in a quarter
+of its runs on a busy machine, guarded or not.
+"""
+TRIES = 20
+"""Of a case that was cut off so: what remains by accident is one in 10^12."""
+BY_CHANCE = re.compile(
     rb"srun: (Job J step creation temporarily disabled|Step created for job J)"
+    # An srun that was told to end as well may be gone before it has read what slurmstepd says.
+    rb"|slurmstepd-NODE: error: \*\*\* STEP J CANCELLED \*\*\*$"
     # guarded-srun's own word on thousands of lines that are no training log.
     rb"|guarded-srun: no loss and no iteration was understood"
 )
@@ -117,7 +128,11 @@ def outcomes(cluster: RealCluster) -> dict[str, dict[str, Outcome]]:
             lines = [f"SRUN={program}; PYTHON={cluster.python}"]
             for number, command in list(enumerate(CASES.values()))[part::JOBS]:
                 to = f"> {kind}-{number}.out 2> {kind}-{number}.err"
-                lines.append(f"( {command}\n) {to}; echo $? > {kind}-{number}.code")
+                lines += [
+                    f"for try in $(seq {TRIES}); do",
+                    f"( {command}\n) {to}; echo $? > {kind}-{number}.code",
+                    f"grep -q {CUT_OFF} {kind}-{number}.err || break; done",
+                ]
             ids.append(cluster.sbatch("\n".join(lines), "-n2", "-N1"))
     for job_id in ids:
         assert cluster.wait_state(job_id, set(jobs.ENDED), timeout_s=150)["JobState"] == "COMPLETED"
@@ -150,7 +165,7 @@ def normal(data: bytes) -> bytes:
         return data
     # The order of what several tasks and srun say at one time is nobody's promise, nor is a step that has to
     # wait for the end of the one before; of two signals in a millisecond srun may see one.
-    lines = {line for line in data.splitlines(keepends=True) if not WAITED.match(line)}
+    lines = {line for line in data.splitlines(keepends=True) if not BY_CHANCE.match(line)}
     return b"".join(sorted(lines))
 
 
