@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -171,3 +175,45 @@ def test_values_stay_values(hostile: str, tmp_path: Path) -> None:
     assert words[words.index("launch") + 1] == hostile
     assert words[-1] == hostile
     assert not (tmp_path / "hurt").exists()
+
+
+AGENT = """
+import subprocess, sys
+rank = (
+    "import signal, sys, time;"
+    "signal.signal(signal.{name}, lambda *_: sys.exit(85));"
+    "print('up', flush=True); time.sleep(60)"
+)
+sys.exit(subprocess.call([sys.executable, "-c", rank]) - 80)
+"""
+"""A torchrun in small: it starts a rank, says nothing to it, and makes another code of the rank's 85."""
+
+
+def _catches(pid: int, number: int) -> bool:
+    caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
+def test_a_signal_to_the_task_alone_reaches_the_ranks_below_torchrun(name: str, tmp_path: Path) -> None:
+    """proctrack/cgroup signals what srun started and nothing below it; the code is torchrun's own."""
+    programs = {
+        "guarded-srun": '#!/bin/bash\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n',
+        "scontrol": "#!/bin/sh\necho localhost\n",
+        "torchrun": f"#!{sys.executable}\n{AGENT.format(name=name)}",
+    }
+    for program, text in programs.items():
+        (tmp_path / program).write_text(text)
+        (tmp_path / program).chmod(0o755)
+    script = render_script(read_templates()["torchrun-per-node"], CASES["torchrun-per-node-notice"])
+    step = {"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "1"}
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", **step}
+    with subprocess.Popen(["bash", "-c", script], env=env, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "up\n"
+        deadline_s = time.monotonic() + 30
+        while not _catches(task.pid, signal.Signals[name]):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        task.send_signal(signal.Signals[name])
+        assert task.wait(timeout=30) == 5
