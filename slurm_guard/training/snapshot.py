@@ -23,7 +23,8 @@ class Snapshot:
     """A copy in memory, in the buffers of its staging.
 
     `whole` is the state with a marker in the place of each sharded tensor, None where another rank saves it;
-    `local` the parts of these by path, `sharded` the tensors that they are of.
+    `local` the parts of these by path, `sharded` the tensors that they are of. `trained` are the names in
+    `own` of what has weights, as a stage of a pipeline.
     """
 
     whole: dict[str, Any] | None
@@ -31,6 +32,7 @@ class Snapshot:
     own: dict[str, Any]
     random: dict[str, Any]
     sharded: Mapping[str, Any]
+    trained: tuple[str, ...] = ()
 
     @property
     def shard(self) -> dict[str, Any]:
@@ -39,9 +41,13 @@ class Snapshot:
         return {**small, "whole": self.whole, "local": self.local} if self.sharded else small
 
     def find_nan(self) -> list[str]:
-        """What of the training's state holds a NaN: names of the state, paths of sharded tensors."""
-        held = {**(self.whole or {}), **self.local}
-        return [str(name) for name, value in held.items() if has_nan(value)]
+        """What of the training's state holds a NaN: names of the state, paths of sharded tensors.
+
+        Of `own` only what is trained: the data that a rank is at may well hold some.
+        """
+        own = ((name, self.own[name]) for name in self.trained)
+        held = (*(self.whole or {}).items(), *self.local.items(), *own)
+        return [str(name) for name, value in held if has_nan(value)]
 
 
 def take_snapshot(
@@ -60,7 +66,12 @@ def take_snapshot(
         "random": collect_random(),
     }
     staged = staging.copy(wanted)
-    return Snapshot(**staged, sharded=sharded)
+    trained = tuple(
+        name
+        for name, value in per_rank.items()
+        if hasattr(value, "parameters") or hasattr(value, "param_groups")
+    )
+    return Snapshot(**staged, sharded=sharded, trained=trained)
 
 
 def parse_shard(saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

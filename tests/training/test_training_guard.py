@@ -141,6 +141,23 @@ def test_a_nan_in_the_state_is_not_finite_though_the_loss_was(tmp_path: Path, st
     assert point.iteration == 2
 
 
+def test_a_nan_in_the_stage_of_a_rank_is_not_finite(tmp_path: Path, state: dict[str, Any]) -> None:
+    """A stage of a pipeline is given as per_rank, as the place in the data is: a NaN in that is no fault."""
+    import torch
+
+    place = {"stage": state["model"], "optimizer": state["optimizer"], "buffered": [float("nan")]}
+    one = guard(tmp_path)
+    one.resume({"seen": 0}, per_rank=place)
+    train(one, 2, loss=1.0)
+    torch.nn.init.constant_(state["model"].bias, float("nan"))
+    for i in (4, 6, 8):
+        train(one, i, loss=1.0)
+    point = guard(tmp_path).resume({"seen": 0}, per_rank=place)
+    assert point is not None
+    assert point.iteration == 2
+    assert not has_nan(state["model"].state_dict())
+
+
 def test_a_save_that_fails_is_a_warning(
     tmp_path: Path, state: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
