@@ -12,46 +12,64 @@ from typing import Any
 
 from slurm_guard.training.layout import find_dtensor
 
+Gather = Callable[[Any], "list[Any]"]
 Likeness = Mapping[str, tuple[str, ...]]
 """By the names of the state, what can be seen of each without looking into a tensor."""
 
 
-def find_unlike(state: Mapping[str, Any], gather: Callable[[Any], list[Any]]) -> str:
+def find_unlike(state: Mapping[str, Any], gather: Gather) -> str:
     """Which rank has another state than rank 0, in a sentence for a person; empty where none has.
 
     Names and shapes of parameters are compared, not a byte of them. Every rank must call this, and gets the
-    same answer. Of sharded state each rank writes its own part: that is not looked at.
+    same answer. Of sharded state each rank writes its own part into the ring: see `find_apart`.
     """
-    own = _describe(state)
-    if len(set(gather(_digest(own)))) == 1:
+    how, sharded = _find(state, gather)
+    if not how or sharded:
         return ""
+    return (
+        f"{how}: the state is what all ranks have alike, or DTensors; give what each rank has for itself as"
+        " per_rank"
+    )
+
+
+def find_apart(state: Mapping[str, Any], gather: Gather) -> str:
+    """Likewise of sharded state. A milestone lists what rank 0 has: others would look in it for theirs in
+    vain.
+    """
+    how, sharded = _find(state, gather)
+    return how if sharded else ""
+
+
+def _find(state: Mapping[str, Any], gather: Gather) -> tuple[str, bool]:
+    """What differs, if anything, and whether any rank has sharded state."""
+    own = _describe(state)
+    told = gather((_digest(own), _is_sharded(state)))
+    sharded = any(each for _, each in told)
+    if len({digest for digest, _ in told}) == 1:
+        return "", sharded
     first, *others = gather(own)
-    for rank, other in enumerate(others, 1):
-        if first is None or other is None or other == first:
-            continue
-        name = next(name for name in (*first, *other) if first.get(name) != other.get(name))
-        how = _compare(first.get(name), other.get(name))
-        return (
-            f"{name} is not the same on rank {rank} as on rank 0 ({how}): the state is what all ranks have"
-            " alike, or DTensors; give what each rank has for itself as per_rank"
-        )
-    return ""
+    rank, other = next((rank, other) for rank, other in enumerate(others, 1) if other != first)
+    name = next(name for name in (*first, *other) if first.get(name) != other.get(name))
+    how = _compare(first.get(name), other.get(name))
+    return f"{name} is not the same on rank {rank} as on rank 0 ({how})", sharded
 
 
-def _describe(state: Mapping[str, Any]) -> Likeness | None:
-    kind = find_dtensor()
-    parameters = {name: list(_parameters(value)) for name, value in state.items()}
-    if kind is not None and any(isinstance(p, kind) for held in parameters.values() for _, p in held):
-        return None
+def _describe(state: Mapping[str, Any]) -> Likeness:
     return {
-        name: tuple(f"{path} {list(parameter.shape)}" for path, parameter in held)
-        for name, held in parameters.items()
+        name: tuple(f"{path} {list(parameter.shape)}" for path, parameter in _parameters(value))
+        for name, value in state.items()
     }
 
 
-def _digest(likeness: Likeness | None) -> str:
-    items = None if likeness is None else sorted(likeness.items())
-    return hashlib.blake2s(repr(items).encode(errors="replace")).hexdigest()
+def _is_sharded(state: Mapping[str, Any]) -> bool:
+    kind = find_dtensor()
+    return kind is not None and any(
+        isinstance(parameter, kind) for value in state.values() for _, parameter in _parameters(value)
+    )
+
+
+def _digest(likeness: Likeness) -> str:
+    return hashlib.blake2s(repr(sorted(likeness.items())).encode(errors="replace")).hexdigest()
 
 
 def _compare(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> str:

@@ -32,7 +32,7 @@ from slurm_guard.model.checkpoint import Checkpoint, Directories
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.accord import Accord, Vote
 from slurm_guard.training.agreement import Wish, agree, read_wish
-from slurm_guard.training.alike import find_unlike
+from slurm_guard.training.alike import find_apart, find_unlike
 from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.given import check_count, check_place, check_signals, check_state, make_stamp
@@ -50,6 +50,7 @@ from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
 _CLIPPING = "slurm_guard.clipping"
 """The name under which the guard's own state is saved beside the training's."""
 
+_ALIKE = "a milestone has what all ranks have alike: give what each has for itself as per_rank"
 
 _log = logging.getLogger("slurm_guard")
 
@@ -98,6 +99,7 @@ class Guard:
         self._accord = Accord()
         self._pid = 0
         self._phase = "train"
+        self._apart = ""
         self._last: tuple[int, Any, float | None] | None = None
 
     @classmethod
@@ -167,6 +169,7 @@ class Guard:
         circle = self._meet()
         if why := find_unlike(state, gather):
             raise CheckpointError(why)
+        self._apart = find_apart(state, gather)
         if self._notice is not None or self._pace.timed:
             self._accord.join(can_meet=circle.group is not None)
         loader = Loader(self._whole(), circle.rank, circle.world_size)
@@ -175,6 +178,8 @@ class Guard:
             for skipped in agreed.skipped:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
             note_refusals(self._directories, agreed.refused)
+            if self._apart:
+                _log.warning("slurm-guard: no milestones: %s; %s", self._apart, _ALIKE)
         found = agreed.checkpoint
         if found is not None and agreed.loaded is not None:
             own = {_CLIPPING: self._clipper}
@@ -213,8 +218,8 @@ class Guard:
 
         Every rank must call this. It is a heartbeat too. `loss` may be a tensor: a device is only waited for
         when something is saved.
-        What is due while the save before is still being written is left out on a single node, and waits
-        for it, within bounds, on several.
+        What is due while the save before is still being written is left out where there is one rank only,
+        and waits for it, within bounds, where there are several.
         """
         i = check_place("iteration", i)
         heartbeat(i, loss=loss, epoch=epoch, phase="train", norm=self._clipper.take_norm())
@@ -323,6 +328,7 @@ class Guard:
             raise CheckpointError(
                 "call Guard.resume(state) before the first iteration: it says what is saved"
             )
+        milestone = milestone and not self._apart
         if self._last is None or not (ring or milestone):
             return False
         if os.getpid() != self._pid:

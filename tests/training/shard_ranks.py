@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -276,10 +277,45 @@ def unlike(rank: int, directory: str) -> Any:
 
 def unlike_sharded(rank: int, directory: str) -> Any:
     """What is said of another sharded model on each rank."""
-    from slurm_guard.training.alike import find_unlike
+    from slurm_guard.training.alike import find_apart, find_unlike
     from slurm_guard.training.circle import gather
 
-    return find_unlike(build((2,), width=7) if rank == 0 else {**build((2,), width=7), "more": 1}, gather)
+    own = build((2,), width=7) if rank == 0 else {**build((2,), width=7), "more": 1}
+    return find_unlike(own, gather), find_apart(own, gather), find_apart(build((2,)), gather)
+
+
+def stages(rank: int, directory: str) -> Any:
+    """Stages of a pipeline that are sharded: what of them is saved, and what it is resumed from."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from slurm_guard.training.guard import Guard
+    from slurm_guard.training.shard import local_tensor
+
+    said: list[str] = []
+    told = logging.Handler()
+    told.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("slurm_guard").addHandler(told)
+    root = f"{directory}/{rank}"
+    environment = {"SLURM_GUARD_RING_DIR": f"{root}/ring", "SLURM_GUARD_STATE_DIR": f"{directory}/state"}
+
+    def resume() -> tuple[Guard, Any]:
+        guard = Guard.from_environment(ring_every=2, milestone_every=1, environment=environment)
+        return guard, guard.resume({"model": stage})
+
+    stage: Any = torch.nn.ModuleDict({f"layer{rank}": torch.nn.Linear(4, 4)})
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("stage", "shard"))["shard"]
+    fully_shard(stage[f"layer{rank}"], mesh=mesh)
+    guard, _ = resume()
+    for i in (2, 3):
+        guard.iteration(i)
+        guard.finish()
+    weight = local_tensor(stage[f"layer{rank}"].weight)
+    kept = weight.clone()
+    weight.zero_()
+    _, point = resume()
+    return point is not None and (point.source, point.iteration), torch.equal(weight, kept), said
 
 
 def absent(rank: int, directory: str) -> Any:

@@ -74,5 +74,21 @@ def test_stages_are_refused_at_once_and_saved_as_what_each_rank_has(
 def test_of_sharded_state_each_rank_has_its_own(
     run_ranks: Callable[[str, int, Path], list[Any]], tmp_path: Path
 ) -> None:
-    """Each writes what it has."""
-    assert run_ranks("shard_ranks.unlike_sharded", 2, tmp_path) == [""] * 2
+    """Each writes what it has into the ring; a milestone can be read by all where they have the same."""
+    apart = "more is not the same on rank 1 as on rank 0 (only one of them has it)"
+    assert run_ranks("shard_ranks.unlike_sharded", 2, tmp_path) == [["", apart, ""]] * 2
+
+
+def test_of_sharded_stages_there_are_no_milestones_that_nobody_could_read(
+    run_ranks: Callable[[str, int, Path], list[Any]], tmp_path: Path
+) -> None:
+    """One that is newer than the ring would end each resume: it lists the tensors of rank 0 alone."""
+    points, restored, said = zip(*run_ranks("shard_ranks.stages", 2, tmp_path), strict=True)
+    assert points == (["ring", 2],) * 2
+    assert restored == (True, True)
+    warning = (
+        "slurm-guard: no milestones: model is not the same on rank 1 as on rank 0 (layer1.weight [4, 4]"
+        " instead of layer0.weight [4, 4]); a milestone has what all ranks have alike: give what each has for"
+        " itself as per_rank"
+    )
+    assert said == ([warning] * 2, [])
