@@ -76,7 +76,7 @@ def test_training_goes_on_and_the_state_of_the_save_is_written(places: Directori
     assert saved(places.ring)[10].tolist() == [10.0] * 3
 
 
-def test_on_one_node_what_is_due_meanwhile_is_left_out(
+def test_of_one_rank_what_is_due_meanwhile_is_left_out(
     places: Directories, slow_disk: Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is counted, and said at the 1st, 2nd, 4th … only; the state is not even looked at."""
@@ -122,10 +122,13 @@ def on(disk: _Disk, places: Directories, nodes: tuple[str, ...] = ("n1",)) -> Sa
     return saver
 
 
-def test_one_of_several_ranks_waits_so_that_all_save_the_same_iterations(places: Directories) -> None:
-    """Two rings that leave out different iterations may have none in common."""
+@pytest.mark.parametrize("nodes", [("n1", "n2"), ("n1", "n1")])
+def test_one_of_several_ranks_waits_so_that_all_save_the_same_iterations(
+    places: Directories, nodes: tuple[str, ...]
+) -> None:
+    """Two ranks that leave out different iterations may have none in common, on one node too."""
     disk = _Disk(lasts_s=PATIENCE_S - 1)
-    saver = on(disk, places, ("n1", "n2"))
+    saver = on(disk, places, nodes)
     assert save(saver, {"at": 20}, due(20))
     assert (disk.waits, disk.started, saver.skipped) == ([PATIENCE_S], 1, 0)
 
