@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from slurm.conftest import RealCluster
 
 DRIVER = "driver 570.86.15"
+LONGER = "sleep 5; echo on $SLURMD_NODENAME"
+"""For a prolog that refuses it: slurmd may start a script before it tells of that. One of milliseconds would
+get through."""
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from slurm.hooked import (
+    LONGER,
     configure,
     hooked_cluster,
     install_hooks,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 LOST = "1.ret 15"
 NOBODY = 65534
-LONGER = "sleep 5; echo on $SLURMD_NODENAME"
-"""slurmd may start a script before it tells of its prolog's failure: one of milliseconds gets through."""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,7 @@ def test_reason_of_a_human_stands_word_for_word(real: RealCluster) -> None:
     """He drains the node while a job is about to start there."""
     sick = real.nodes[2]
     set_gpus(real, sick, LOST, "init.sleep_s 1")
-    job_id = real.sbatch("true", "-N1", f"-w{sick}")
+    job_id = real.sbatch(LONGER, "-N1", f"-w{sick}")
     wait_until(lambda: real.state(job_id) in ("CONFIGURING", "RUNNING"))
     words = "ann: the fan, don't touch"
     real.run_as_root(["scontrol", "update", f"nodename={sick}", "state=drain", f"reason={words}"])

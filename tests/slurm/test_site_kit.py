@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from slurm.hooked import (
     HOOKS,
+    LONGER,
     configure,
     hooked_cluster,
     install_hooks,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parents[2]
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 QUICK = "[prolog]\nprobe_s = 0.5\nsnapshot_s = 0\n[epilog]\nepilog_s = 5\n"
+"""So that hooks which hang are given up soon. Half a second may be too short for a judgement."""
+PATIENT = "[prolog]\nsnapshot_s = 0\n"
 
 
 class Copy:
@@ -109,7 +112,7 @@ def test_a_job_through_the_installed_hooks_and_nothing_left(real: RealCluster) -
             )
         sick, well = real.nodes
         set_gpus(real, sick, "1.ret 15")
-        job_id = real.sbatch("echo on $SLURMD_NODENAME", "-N1")
+        job_id = real.sbatch(LONGER, "-N1")
         wait_until(lambda: "held" in real.job(job_id)["Reason"] or real.state(job_id) == "COMPLETED")
         assert read_drained(real).keys() == {sick}
         assert read_drained(real)[sick].startswith("slurm-guard: gpu_lost gpu=1 ")
@@ -299,6 +302,7 @@ def test_off_turns_everything_off(real: RealCluster, copied: Copy) -> None:
 def test_the_doctor_tries_the_prolog_and_touches_nothing(real: RealCluster, copied: Copy) -> None:
     """Healthy, sick, broken: its word and exit code; no log line, no drain, no file."""
     node = real.nodes[0]
+    install_on(real, node, PATIENT, program=str(copied.program))
     before = (read_log(real, node), run_on(real, node, "find", "/run/slurm-guard").stdout)
 
     def rehearse() -> tuple[int, str]:
@@ -322,6 +326,7 @@ def test_the_doctor_tries_the_prolog_and_touches_nothing(real: RealCluster, copi
     assert (code, "run slurm-guard site install" in said) == (2, True), said
     assert (read_log(real, node), run_on(real, node, "find", "/run/slurm-guard").stdout) == before
     assert read_drained(real) == {}
+    install_on(real, node, QUICK, program=str(copied.program))
 
 
 def test_uninstall_is_refused_while_slurm_calls_the_hooks(real: RealCluster, copied: Copy) -> None:
