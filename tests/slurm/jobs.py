@@ -39,7 +39,9 @@ def wait_until_watched():
 LOOP = r'''
 """loop.py ITERATIONS [FAULT@ITERATION [RANK]]: the log lines of a training, without torch.
 
-Run again it makes 80 iterations, and as many more as it takes the guard to see that.
+Iterations before the file LOOP_AFTER is there are not counted, and it goes bad once it is watched: what is
+done to it happens in its middle, however slow the machine. Run again it makes 80 iterations, and as many
+more as it takes the guard to see that.
 """
 import os, signal, subprocess, sys, time
 
@@ -50,6 +52,7 @@ iterations = min(int(sys.argv[1]), 80 if attempt and not always else sys.maxsize
 fault, _, at = (sys.argv[2] if len(sys.argv) > 2 else "none@0").partition("@")
 mine = rank == int(sys.argv[3]) if len(sys.argv) > 3 else True
 period_s = float(os.environ.get("LOOP_PERIOD_S", "0.1"))
+after = os.environ.get("LOOP_AFTER", "/")
 
 
 def linger(number, frame):
@@ -100,6 +103,7 @@ if rank == 0:
 iteration = 0
 while iteration < iterations or (attempt and iteration < iterations + 600 and is_unseen()):
     iteration += 1
+    iterations += not os.path.exists(after)
     time.sleep(period_s)
     due = iteration >= int(at) > 0 and (attempt == 0 or always)
     bad = due and fault not in ("crash", "stopped", "none")
@@ -112,6 +116,8 @@ while iteration < iterations or (attempt and iteration < iterations + 600 and is
         if mine:
             os.kill(os.getpid(), signal.SIGSTOP)
         wait_in_all_reduce()
+    if bad and rank == 0 and iteration == int(at):
+        wait_until_watched()
     if rank == 0:
         print("iteration", iteration, "loss", "nan" if bad else 1 / iteration, flush=True)
 if rank == 0:

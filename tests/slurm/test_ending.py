@@ -104,14 +104,15 @@ def test_an_ended_job_is_no_breach(cluster: RealCluster, number: int) -> None:
     ids: dict[str, str] = {}
     for name, way in WAYS.items():
         guarded = " ".join([*way.guard, "--resumable", loop, str(way.iterations), f"{way.fault}@0", "1"])
-        options = ("-N2", "-n2", *way.options)
-        ids[name] = jobs.submit(cluster, guarded, *options, execute=way.exec_)
+        options, after = ("-N2", "-n2", *way.options), f"export LOOP_AFTER={acted_on(cluster, name)}"
+        ids[name] = jobs.submit(cluster, guarded, *options, before=after, execute=way.exec_)
     acted: set[str] = set()
     deadline = time.monotonic() + 90
     while len(acted) < len(WAYS):
         for name, way in WAYS.items():
             if name not in acted and is_guarded(cluster, ids[name]):
                 way.act(cluster, ids[name])
+                acted_on(cluster, name).touch()
                 acted.add(name)
         assert time.monotonic() < deadline, sorted(set(WAYS) - acted)
         time.sleep(0.2)
@@ -122,6 +123,11 @@ def test_an_ended_job_is_no_breach(cluster: RealCluster, number: int) -> None:
         if found:
             wrong[name] = (found, job.output[-2000:])
     assert wrong == {}
+
+
+def acted_on(cluster: RealCluster, name: str) -> Path:
+    """The file that tells the loop what has been done to it: from then on its iterations count."""
+    return cluster.workdir / f"acted-on-{list(WAYS).index(name)}"
 
 
 def is_guarded(cluster: RealCluster, job: str) -> bool:
