@@ -34,9 +34,6 @@ while not os.path.exists(control + "/done") and not os.path.exists(f"{control}/d
     bad = attempt == 0 and os.path.exists(control + "/nan")
     if rank == 0 and not os.path.exists(control + "/quiet"):
         print("iteration", iteration, "loss", "nan" if bad else 1 / iteration, flush=True)
-        if bad:
-            with open(control + "/printed", "a") as file:
-                file.write(".")
 if rank == 0:
     print("attempt", attempt, "finished", flush=True)
 '''
@@ -94,6 +91,10 @@ class Driven:
     def wait_guarded(self, nodes: int, timeout_s: float = 60) -> None:
         """Wait until it trains and a watchdog is at work on so many nodes."""
         self.wait_output("iteration 2 ", timeout_s)
+        self.wait_watched(nodes, timeout_s)
+
+    def wait_watched(self, nodes: int, timeout_s: float = 60) -> None:
+        """Wait until a watchdog is at work on so many nodes."""
         wait_for(
             lambda: sum(map(is_at_work, self.watchdogs().values())) >= nodes, f"{nodes} watchdogs", timeout_s
         )

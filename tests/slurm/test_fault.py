@@ -296,9 +296,8 @@ def test_frozen_storage_delays_the_records_and_not_the_kill(cluster: RealCluster
     job.wait_guarded(2)
     ranks = job.ranks()
     job.touch("nan")
-    printed = job.control / "printed"
     # Once the output hangs nobody sees what the ranks print: the breach must have happened by then.
-    wait_for(lambda: printed.exists() and printed.stat().st_size >= 4, "four NaN")
+    job.wait_incident("breach")
     with storage.frozen():
         start = time.monotonic()
         wait_for(lambda: not any(map(is_alive, ranks.values())), "dead ranks", 15)
@@ -379,8 +378,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_holds_nobody(
     script = "{guarded} " + QUICK + " --recovery stop -N2 /usr/bin/python3 {stuck}\necho code=$?\n"
     job = Driven(cluster, script, "-N2", stuck=stuck)
     job.wait_output("iteration 1 ")
-    wait_for(lambda: len(job.watchdogs()) >= 2, "watchdogs")
-    time.sleep(1)
+    job.wait_watched(2)
     with storage.frozen():
         start = time.monotonic()
         job.touch("freeze")

@@ -176,9 +176,10 @@ def test_the_training_step_is_step_0(cluster: RealCluster) -> None:
     names = {step["StepId"].rpartition(".")[2]: step["Name"] for step in fields}
     names.pop("batch")
     assert names == {"0": "python3", "1": "slurm-guard-watchdog"}
+    log = cluster.workdir / "step-0.log"
+    wait_for(lambda: log.exists() and "iteration 1 " in log.read_text(), "the training in step-0.log")
     job.touch("done")
     job.wait_end()
-    assert "iteration 1 " in (cluster.workdir / "step-0.log").read_text()
 
 
 def test_a_module_of_the_user_is_not_ours(cluster: RealCluster) -> None:
