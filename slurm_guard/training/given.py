@@ -10,6 +10,7 @@ from typing import Any
 
 from slurm_guard.errors import CheckpointError, UsageError
 from slurm_guard.model.checkpoint import Stamp
+from slurm_guard.training.wording import name_error
 
 
 def check_count(name: str, given: Any, unit: str, others: str = "or None for never") -> int | None:
@@ -88,15 +89,23 @@ def make_stamp(iteration: int, loss: Any, epoch: Any) -> Stamp:
     """What a checkpoint says of its moment. A loss on a device is waited for.
 
     Raises:
-        Exception: loss or epoch is no number.
+        CheckpointError: loss or epoch is no number.
     """
-    number = None if loss is None else float(loss.detach() if hasattr(loss, "detach") else loss)
-    at = None if epoch is None else float(epoch)  # one of NumPy, or a tensor, is none in a manifest
+    number = None if loss is None else _read_number("loss", loss)
+    at = None if epoch is None else _read_number("epoch", epoch)
     return Stamp(iteration, at, number, number is None or math.isfinite(number))
 
 
 def _list(given: Any) -> Iterable[Any]:
     return given if isinstance(given, Iterable) else (given,)
+
+
+def _read_number(name: str, given: Any) -> float:
+    """A plain float: one of NumPy, or a tensor, is none in a manifest."""
+    try:
+        return float(given.detach() if hasattr(given, "detach") else given)
+    except Exception as error:  # a device that failed raises what torch pleases
+        raise CheckpointError(f"its {name} cannot be read as one number: {name_error(error)}") from error
 
 
 def _read_whole(given: Any) -> int | None:

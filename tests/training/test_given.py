@@ -12,6 +12,7 @@ import pytest
 
 from slurm_guard.checkpoint.manifest import read_checkpoints
 from slurm_guard.errors import CheckpointError, UsageError
+from slurm_guard.training.given import make_stamp
 from slurm_guard.training.guard import Guard
 
 
@@ -148,3 +149,15 @@ def test_it_is_imported_beside_the_heartbeat_and_only_when_asked_for() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "False slurm_guard.training.guard ResumePoint False\nFalse\n"
+
+
+@pytest.mark.parametrize(
+    ("loss", "epoch", "said"), [([0.5, 0.2], None, "its loss"), (0.5, "two", "its epoch")]
+)
+def test_what_is_no_number_is_named_where_it_costs_the_checkpoint(loss: Any, epoch: Any, said: str) -> None:
+    """A loss of each sample, say: torch's own words don't tell which of the numbers it was."""
+    import torch
+
+    given = torch.tensor(loss) if isinstance(loss, list) else loss
+    with pytest.raises(CheckpointError, match=f"^{said} cannot be read as one number: .+"):
+        make_stamp(3, given, epoch)
