@@ -304,7 +304,7 @@ def test_frozen_storage_delays_the_records_and_not_the_kill(cluster: RealCluster
         time.sleep(max(0, start + 15 - time.monotonic()))
         assert cluster.state(job.job_id) == "RUNNING"
     job.wait_output("attempt 1 begins", 60)
-    time.sleep(2)
+    job.wait_incident("resumed")
     job.touch("done")
     finished = job.wait_end()
     assert finished.state == "COMPLETED", finished.output
