@@ -43,8 +43,11 @@ sys.exit(code if code >= 0 else 128 - code)
 
 
 def python(code: str) -> str:
-    """A step of one task that runs this Python."""
-    return f"$SRUN -n1 $PYTHON -Ic {shlex.quote(code)}"
+    """A step of one task that runs this Python once it has read that stdin is at its end: nothing is cut off.
+
+    srun may not tell of it (CUT_OFF): a cut between two of Slurm's messages is a word of `srun -v` only.
+    """
+    return f"$SRUN -n1 $PYTHON -Ic {shlex.quote(f'import sys; sys.stdin.read(); {code}')}"
 
 
 BINARY = "import os; os.write(1, bytes(range(256)) * 400); os.write(2, bytes(range(255, -1, -1)) * 40)"
