@@ -1,16 +1,18 @@
 """Whether the ranks have the same state: one of them writes for all, and what differs would be lost.
 
-Pipeline stages without DTensors are such: on each rank another model, of which only the first would be saved.
+Stages of a pipeline are such: on each rank another model, of which only the first would be saved.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from slurm_guard.training.layout import find_dtensor
+from slurm_guard.checkpoint.part import XXH3, make_digest
+from slurm_guard.training.layout import describe_shard, find_dtensor
 
 Gather = Callable[[Any], "list[Any]"]
 Likeness = Mapping[str, tuple[str, ...]]
@@ -38,6 +40,40 @@ def find_apart(state: Mapping[str, Any], gather: Gather) -> str:
     """
     how, sharded = _find(state, gather)
     return how if sharded else ""
+
+
+def digest_part(local: Mapping[str, Any], sharded: Mapping[str, Any], world_size: int) -> tuple[str, str]:
+    """Which part of the sharded tensors a rank has in `local`, on the CPU, and what is in it, as digests.
+
+    Only tensors are looked at that do not lie over all ranks: of the others no two have the same part.
+    """
+    import torch
+
+    held = {path: local[path] for path in sorted(sharded) if sharded[path].device_mesh.size() < world_size}
+    part = repr([describe_shard(path, sharded[path]) for path in held])
+    content = make_digest(XXH3)
+    for tensor in held.values():
+        if type(tensor) is torch.Tensor and tensor.numel():
+            whole = tensor.contiguous()
+            content.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
+    return hashlib.blake2s(part.encode(errors="replace")).hexdigest(), content.hexdigest()
+
+
+def find_mixed(parts: Sequence[tuple[str, str]]) -> str:
+    """Which two ranks have another content in the same part, in a sentence; empty where none have.
+
+    >>> find_mixed([("first", "x"), ("second", "y"), ("first", "x")])
+    ''
+    """
+    seen: dict[str, tuple[int, str]] = {}
+    for rank, (part, content) in enumerate(parts):
+        first, known = seen.setdefault(part, (rank, content))
+        if content != known:
+            return (
+                f"rank {rank} has other values than rank {first} in tensors of the same names, as stages of a"
+                " pipeline may: give what each rank has for itself as per_rank"
+            )
+    return ""
 
 
 def _find(state: Mapping[str, Any], gather: Gather) -> tuple[str, bool]:

@@ -18,6 +18,7 @@ from slurm_guard.checkpoint.milestone import write_milestone
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Part, Stamp
 from slurm_guard.policy.retention import Retention
+from slurm_guard.training.alike import digest_part, find_mixed
 from slurm_guard.training.circle import Circle
 from slurm_guard.training.meeting import meet_about
 from slurm_guard.training.resharding import write_dcp
@@ -70,7 +71,11 @@ class MilestoneSave:
     def _write(self, stamp: Stamp, snapshot: Snapshot) -> None:
         if snapshot.sharded and self.circle.group is None and self.circle.world_size > 1:
             raise CheckpointError("no milestone of sharded state: the ranks cannot write it together")
-        finite, alone = self._gather_alone(stamp, snapshot)
+        finite, alone, mixed = self._gather_alone(stamp, snapshot)
+        if mixed and self.circle.rank == 0:
+            raise CheckpointError(f"no milestone {stamp.iteration}: {mixed}")
+        if mixed:
+            return
         stamp = replace(stamp, finite=finite)
 
         def write_own(path: str) -> list[Part]:
@@ -85,18 +90,19 @@ class MilestoneSave:
         elif path := self._tell_path(""):
             self._write_together(path, snapshot, lambda _: [])
 
-    def _gather_alone(self, stamp: Stamp, snapshot: Snapshot) -> tuple[bool, dict[int, dict[str, Any]]]:
-        """Whether all of it is finite, and what each rank alone holds.
+    def _gather_alone(self, stamp: Stamp, snapshot: Snapshot) -> tuple[bool, dict[int, dict[str, Any]], str]:
+        """Whether all of it is finite, what each rank alone holds, and why the ranks' parts would be mixed.
 
         Where ranks are gone, a replica is worth saving without them.
         """
         own = {"own": snapshot.own, "random": snapshot.random}
         if self.circle.group is None:
-            return stamp.finite, {self.circle.rank: own} if self.circle.world_size == 1 else {}
+            return stamp.finite, {self.circle.rank: own} if self.circle.world_size == 1 else {}, ""
 
         def pack() -> bytes | None:
             """Asked after it is read: whoever gives it up writes over it."""
-            packed = pickle.dumps((stamp.finite, own))
+            part = digest_part(snapshot.local, snapshot.sharded, self.circle.world_size)
+            packed = pickle.dumps((stamp.finite, own, part))
             return None if self.cancelled() else packed
 
         try:
@@ -106,8 +112,9 @@ class MilestoneSave:
                 raise
             why = _LEFT if self._has_left() else error
             _log.warning("slurm-guard: milestone %d without what other ranks hold: %s", stamp.iteration, why)
-            return stamp.finite, {}
-        return all(finite for finite, _ in told), {rank: small for rank, (_, small) in enumerate(told)}
+            return stamp.finite, {}, ""
+        finite, alone, parts = zip(*told, strict=True)
+        return all(finite), dict(enumerate(alone)), find_mixed(parts)
 
     def _has_left(self) -> bool:
         import torch.distributed as dist

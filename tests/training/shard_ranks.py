@@ -284,38 +284,70 @@ def unlike_sharded(rank: int, directory: str) -> Any:
     return find_unlike(own, gather), find_apart(own, gather), find_apart(build((2,)), gather)
 
 
-def stages(rank: int, directory: str) -> Any:
-    """Stages of a pipeline that are sharded: what of them is saved, and what it is resumed from."""
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    from slurm_guard.training.guard import Guard
-    from slurm_guard.training.shard import local_tensor
-
+def listen() -> list[str]:
+    """What a guard says from now on."""
     said: list[str] = []
     told = logging.Handler()
     told.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("slurm_guard").addHandler(told)
-    root = f"{directory}/{rank}"
-    environment = {"SLURM_GUARD_RING_DIR": f"{root}/ring", "SLURM_GUARD_STATE_DIR": f"{directory}/state"}
+    return said
 
-    def resume() -> tuple[Guard, Any]:
-        guard = Guard.from_environment(ring_every=2, milestone_every=1, environment=environment)
-        return guard, guard.resume({"model": stage})
 
-    stage: Any = torch.nn.ModuleDict({f"layer{rank}": torch.nn.Linear(4, 4)})
+def build_stage(name: str) -> tuple[Any, Any]:
+    """A layer of this name that is sharded over one of two ranks, and its weight."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from slurm_guard.training.shard import local_tensor
+
+    torch.manual_seed(0)
+    stage: Any = torch.nn.ModuleDict({name: torch.nn.Linear(4, 4)})
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("stage", "shard"))["shard"]
-    fully_shard(stage[f"layer{rank}"], mesh=mesh)
-    guard, _ = resume()
+    fully_shard(stage[name], mesh=mesh)
+    return stage, local_tensor(stage[name].weight)
+
+
+def resume_stage(directory: str, ring: str, stage: Any) -> tuple[Any, Any]:
+    """A guard with this ring that saves a milestone each iteration, and where it resumes."""
+    from slurm_guard.training.guard import Guard
+
+    environment = {
+        "SLURM_GUARD_RING_DIR": f"{directory}/{ring}",
+        "SLURM_GUARD_STATE_DIR": f"{directory}/state",
+    }
+    guard = Guard.from_environment(ring_every=2, milestone_every=1, environment=environment)
+    point = guard.resume({"model": stage})
+    return guard, point and (point.source, point.iteration)
+
+
+def stages(rank: int, directory: str) -> Any:
+    """What is saved of stages of a pipeline with names of their own."""
+    import torch
+
+    said, (stage, weight) = listen(), build_stage(f"layer{rank}")
+    guard, _ = resume_stage(directory, f"{rank}", stage)
     for i in (2, 3):
         guard.iteration(i)
         guard.finish()
-    weight = local_tensor(stage[f"layer{rank}"].weight)
     kept = weight.clone()
     weight.zero_()
-    _, point = resume()
-    return point is not None and (point.source, point.iteration), torch.equal(weight, kept), said
+    _, point = resume_stage(directory, f"{rank}", stage)
+    return point, torch.equal(weight, kept), said
+
+
+def replicas(rank: int, directory: str) -> Any:
+    """What is saved of two replicas that are alike, and then are not, as stages of equal names."""
+    said, (stage, weight) = listen(), build_stage("layer")
+    guard, _ = resume_stage(directory, f"{rank}", stage)
+    weight.fill_(7)
+    guard.iteration(3)
+    guard.finish()
+    weight.fill_(rank)
+    guard.iteration(5)
+    guard.finish()
+    _, point = resume_stage(directory, f"other{rank}", stage)
+    return point, weight.unique().tolist(), said
 
 
 def absent(rank: int, directory: str) -> Any:

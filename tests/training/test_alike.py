@@ -92,3 +92,18 @@ def test_of_sharded_stages_there_are_no_milestones_that_nobody_could_read(
         " itself as per_rank"
     )
     assert said == ([warning] * 2, [])
+
+
+def test_replicas_have_a_milestone_as_long_as_they_are_alike(
+    run_ranks: Callable[[str, int, Path], list[Any]], tmp_path: Path
+) -> None:
+    """Stages of equal names and shapes look like replicas: of each tensor some rank's would go to all."""
+    points, weights, said = zip(*run_ranks("shard_ranks.replicas", 2, tmp_path), strict=True)
+    assert points == (["milestone", 3],) * 2
+    assert weights == ([7.0],) * 2
+    warning = (
+        "slurm-guard: no milestone 5: rank 1 has other values than rank 0 in tensors of the same names, as"
+        " stages of a pipeline may: give what each rank has for itself as per_rank; training goes on without"
+        " this checkpoint"
+    )
+    assert said == ([warning], [])
