@@ -15,7 +15,7 @@ from slurm_guard.checkpoint.foreign import Naming, parse_naming
 from slurm_guard.cli.checkpoint_bytes import GONE, verify_entries
 from slurm_guard.cli.checkpoint_entry import Entry, compose_entries, dump, show_size, to_json
 from slurm_guard.cli.checkpoint_past import own_directories, own_trials
-from slurm_guard.cli.checkpoint_place import Place, find_newest, group, look, newest_first
+from slurm_guard.cli.checkpoint_place import Place, find_newest, group, look, newest_first, point_below
 from slurm_guard.job.writer import plain
 from slurm_guard.model.checkpoint import Checkpoint, Skipped
 from slurm_guard.policy.restore import key_of
@@ -72,7 +72,8 @@ def latest(
     if chosen is not None and not chosen.get("whole", True):
         said.append(f"of it {chosen['state']}; the ranks find out whether other nodes have the rest")
     if chosen is None:
-        said.append(f"no good checkpoint in {', '.join(place.directory for place in places)}")
+        where = point_below(place for place in places if place.is_empty)
+        said.append(f"no good checkpoint in {', '.join(place.directory for place in places)}{where}")
     body = {"resume_from": resume_from, "checkpoint": chosen, "skipped": [asdict(bad) for bad in skipped]}
     _answer(as_json, body, [chosen["directory"]] if chosen else [], said, failed=chosen is None)
 
@@ -109,8 +110,8 @@ def show(
     shown = list({id(entry): entry for entry in newest if entry}.values())
     problems = _problems(places)
     if directories:
-        empty = (place.directory for place in places if place.is_empty and not place.problems)
-        problems += [Skipped(directory, "no checkpoints are there") for directory in empty]
+        empty = (place for place in places if place.is_empty and not place.problems)
+        problems += [Skipped(p.directory, f"no checkpoints are there{point_below([p])}") for p in empty]
     body = {"checkpoints": [to_json(entry) for entry in shown], "skipped": [asdict(bad) for bad in problems]}
     lines = [line for entry in shown for line in (*compose_details(entry, time.time()), "")]
     _answer(as_json, body, lines[:-1], _tell(places, problems), failed=bool(problems) or not shown)
@@ -221,7 +222,7 @@ def _answer(
 def _tell(places: Sequence[Place], problems: Iterable[Skipped]) -> list[str]:
     said = [f"{bad.directory}: {bad.reason}" for bad in problems]
     if not said and places and all(place.is_empty for place in places):
-        said.append(f"no checkpoints in {', '.join(place.directory for place in places)}")
+        said.append(f"no checkpoints in {', '.join(p.directory for p in places)}{point_below(places)}")
     return said
 
 

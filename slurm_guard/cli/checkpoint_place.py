@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from slurm_guard.checkpoint.foreign import Foreign, Naming, find_foreign, read_foreign
@@ -18,6 +19,7 @@ from slurm_guard.errors import UsageError
 from slurm_guard.model.checkpoint import Checkpoint, CheckpointKind, Skipped
 
 _SHARDS = re.compile(r"rank-(\d{5,9})")
+_POINTED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,26 @@ def find_newest(place: Place, entries: Iterable[Entry]) -> Entry | None:
     return next((e for e in entries if e.directory in own or any(u.directory in own for u in e.units)), None)
 
 
+def point_below(places: Iterable[Place]) -> str:
+    """Where checkpoints of ours are one level below these empty directories: one of them may be meant."""
+    below = [path for place in places for path in _list_below(place.directory)]
+    more = f" or {len(below) - _POINTED} more" if len(below) > _POINTED else ""
+    return f": name {', '.join(below[:_POINTED])}{more}" if below else ""
+
+
 def list_rooms(directory: str) -> list[str]:
     """A directory and, where it is a ring, those of its shards: all in which somebody writes checkpoints."""
     return [directory, *(path for _, path in _shard_directories(directory))]
+
+
+def _list_below(directory: str) -> list[str]:
+    found = []
+    with suppress(OSError, ValueError):
+        for path in (os.path.join(directory, name) for name in sorted(os.listdir(directory))):
+            with suppress(OSError):
+                if any(OWN.fullmatch(name) or _SHARDS.fullmatch(name) for name in os.listdir(path)):
+                    found.append(path)
+    return found
 
 
 def _join_rings(places: Sequence[Place]) -> list[list[Place]]:

@@ -134,6 +134,24 @@ def test_a_directory_that_may_not_be_read_is_said(tmp_path: Path) -> None:
     assert (result.exit_code, "Permission denied" in result.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(("command", "code"), [("list", 0), ("show", 1), ("latest", 1), ("verify", 1)])
+def test_a_directory_above_those_of_checkpoints_is_told_which_are_meant(
+    tmp_path: Path, command: str, code: int
+) -> None:
+    """That of a job, or of all rings: it holds none itself, and nothing is guessed but the name."""
+    milestone(tmp_path / "milestones", 10)
+    (tmp_path / "ring" / "rank-00003").mkdir(parents=True)
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "journal.jsonl").touch()
+    result = CliRunner().invoke(app, [command, str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.endswith(f": name {tmp_path}/milestones, {tmp_path}/ring\n")
+    for number in range(7):
+        milestone(tmp_path / f"job-{number}", 10)
+    more = CliRunner().invoke(app, [command, str(tmp_path)]).stderr
+    assert more.endswith(f"{tmp_path}/job-2, {tmp_path}/job-3 or 5 more\n")
+
+
 def test_an_empty_directory_is_no_error_of_list(tmp_path: Path) -> None:
     """A job that has not saved yet."""
     result = CliRunner().invoke(app, ["list", str(tmp_path)])
