@@ -44,7 +44,9 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     milestone, rescue = environment.get("SLURM_GUARD_MILESTONE_DIR"), os.path.join(state, "rescue")
     if milestone:  # two trainings of one job have one each, and the state directory together
         rescue = f"{rescue}-{_digest(os.path.join(working_directory, milestone))}"
-    return Directories(ring, milestone or os.path.join(state, "milestones"), rescue)
+    places = ring, milestone or os.path.join(state, "milestones"), rescue
+    # A training may go to another directory later on.
+    return Directories(*(os.path.join(working_directory, place) for place in places))
 
 
 def _digest(path: str) -> str:

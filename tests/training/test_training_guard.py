@@ -117,6 +117,25 @@ def test_a_shard_that_is_named_without_ours_beside_it_cannot_be_read(
         Loader({}, 1, ranks).load_milestone(unit.directory)
 
 
+def test_a_training_that_goes_to_another_directory_resumes_where_it_saved(
+    tmp_path: Path, state: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relative names are those of where it was started."""
+    environment = {"SLURM_GUARD_RING_DIR": "rings", "SLURM_GUARD_MILESTONE_DIR": "milestones"}
+    (tmp_path / "run").mkdir()
+    points = []
+    for _ in range(2):
+        monkeypatch.chdir(tmp_path)
+        one = Guard.from_environment(ring_every=2, milestone_every=2, environment=environment)
+        points.append(one.resume(state))
+        monkeypatch.chdir("run")
+        train(one, 2)
+    assert points[0] is None
+    assert points[1] is not None
+    assert points[1].checkpoint.directory == f"{tmp_path}/rings/cluster-local/iteration-0000000002"
+    assert os.listdir(tmp_path / "milestones") == ["iteration-0000000002"]
+
+
 def test_save_now_saves_both(tmp_path: Path, state: dict[str, Any]) -> None:
     """The next attempt may have this node's disk or not."""
     one = guard(tmp_path, ring_every=None)
