@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_guard.job import stream
 from slurm_guard.job.stream import Copy, Pump, make_pipe
 
 
@@ -111,28 +112,66 @@ def test_pass_through_rate() -> None:
         os.close(fd)
 
 
-def test_flood_of_small_pieces_is_gathered() -> None:
+class Flood:
+    """A small piece every quarter of a millisecond, by a clock of its own: the pump's time is this one."""
+
+    EVERY_S = 0.00025
+
+    def __init__(self, into: int, count: int) -> None:
+        self.pieces = [b"%099d\n" % number for number in range(count)]
+        self.rests_s: list[float] = []
+        self._into, self._sent = into, 0
+        self.go_on(self.EVERY_S)
+
+    def go_on(self, seconds: float) -> None:
+        """So much time passes; behind the last piece comes the end."""
+        for _ in range(round(seconds / self.EVERY_S)):
+            if self._sent < len(self.pieces):
+                os.write(self._into, self.pieces[self._sent])
+            elif self._sent == len(self.pieces):
+                os.close(self._into)
+            self._sent += 1
+
+    def monotonic(self) -> float:
+        """As time.monotonic."""
+        return self._sent * self.EVERY_S
+
+    def sleep(self, seconds: float) -> None:
+        """As time.sleep."""
+        self.rests_s.append(seconds)
+        self.go_on(seconds)
+
+
+class Taken(Copy):
+    """Counts what the pump takes; a piece goes on its way meanwhile."""
+
+    def __init__(self, target: int, flood: Flood) -> None:
+        super().__init__(target)
+        self.count = 0
+        self._flood = flood
+
+    def offer(self, chunk: bytes) -> None:
+        """One more."""
+        super().offer(chunk)
+        self.count += 1
+        self._flood.go_on(Flood.EVERY_S)
+
+
+def test_flood_of_small_pieces_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces that come too fast to take each by itself are passed on together, every byte of them."""
     source, into = make_pipe()
-    target = os.pipe()
+    target = make_pipe()
     stop, done = os.pipe(), os.pipe()
     copy = make_pipe()
-    os.set_blocking(target[0], False)
-    pump = Pump(source, target[1], Copy(copy[1]), stop_fd=stop[0], done_fd=done[1])
+    flood = Flood(into, 400)
+    taken = Taken(copy[1], flood)
+    monkeypatch.setattr(stream, "time", flood)
+    pump = Pump(source, target[1], taken, stop_fd=stop[0], done_fd=done[1])
     pump.start()
-    passed = []
-    for number in range(400):
-        os.write(into, b"%099d\n" % number)
-        time.sleep(0.0002)
-        try:
-            passed.append(os.read(target[0], 1 << 16))
-        except BlockingIOError:
-            continue
-    os.close(into)
-    pump.join(10)
-    passed.append(read_all(target[0]))
-    assert b"".join(passed) == b"".join(b"%099d\n" % number for number in range(400))
-    assert len(passed) < 200
+    pump.join(60)
+    assert read_all(target[0]) == b"".join(flood.pieces)
+    assert taken.count < 200
+    assert max(flood.rests_s) <= 0.005
     for fd in (stop[1], done[0], *target, *copy):
         os.close(fd)
 
