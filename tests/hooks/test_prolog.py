@@ -224,7 +224,6 @@ def test_reason_of_a_human_stands(node: Node) -> None:
 
 def test_silent_controller_does_not_save_the_job(node: Node) -> None:
     """slurmd drains the node by itself, in words of its own."""
-    node.install("[prolog]\nprobe_s = 0.5\n")
     (node.bin / "silent").touch()
     node.set_gpus(LOST)
     assert node.start().returncode == REFUSED
