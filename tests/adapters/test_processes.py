@@ -150,7 +150,8 @@ def test_a_step_that_may_be_anothers_is_not_taken(tmp_path: Path, monkeypatch: p
     for steps in (set(), {"77.1"}):
         asker = ListPids("77", "77.9")
         asker.ask({1, 2}, steps, NODE)
-        time.sleep(0.2)
+        assert asker._child is not None
+        asker._child.wait(30)
         answers.append(asker.ask({1, 2}, steps, NODE).keys())
     assert answers == [set(), {2}]
 
@@ -205,25 +206,18 @@ def test_a_stopped_process_and_a_zombie_have_their_states(step: Tree) -> None:
     processes = ProcProcesses()
     _find(step, bool)
     child.send_signal(signal.SIGSTOP)
-    time.sleep(0.05)
-    now = processes.read(child.pid)
-    assert now is not None
-    assert now.state == "T"
+    _until_state(processes, child.pid, "T")
     os.kill(child.pid, signal.SIGKILL)
-    time.sleep(0.05)
-    dead = processes.read(child.pid)
-    assert dead is not None
-    assert dead.state == "Z"
+    _until_state(processes, child.pid, "Z")
 
 
 def test_a_leader_that_died_before_its_threads_is_not_dead(step: Tree) -> None:
     """A thread that lives on holds what the process held."""
     code = "import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
     child = step.start(0, code + "ctypes.CDLL(None).pthread_exit(None)")
-    time.sleep(0.5)
-    now = ProcProcesses().read(child.pid)
-    assert now is not None
-    assert now.state == "S"
+    leader = Path(f"/proc/{child.pid}/task/{child.pid}/stat")
+    _until(lambda: leader.read_text().rpartition(") ")[2].startswith("Z"))
+    _until_state(ProcProcesses(), child.pid, "S")
 
 
 def test_the_callers_own_step_is_left_out(step: Tree) -> None:
@@ -231,5 +225,22 @@ def test_the_callers_own_step_is_left_out(step: Tree) -> None:
     step.start(0, SLURM_STEP_ID="9")
     ours = step.start(1)
     processes = ProcProcesses(own_step="77.9")
-    time.sleep(0.2)
+    _until(lambda: bool(processes.find(step.run, NODE)))
     assert [p.pid for p in processes.find(step.run, NODE)] == [ours.pid]
+
+
+def _until(fits: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 30
+    while not fits():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def _until_state(processes: ProcProcesses, pid: int, state: str) -> None:
+    """It is what /proc says in the end: a signal takes its time to be obeyed."""
+
+    def read() -> str:
+        now = processes.read(pid)
+        return "" if now is None else now.state
+
+    _until(lambda: read() == state)

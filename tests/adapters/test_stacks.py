@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_tree import Tree, tree
+from process_tree import Tree, tree, wait_up
 
 from slurm_guard.adapters.procfs import read_stat
 from slurm_guard.adapters.stacks import PySpyStacks, parse_dump
@@ -20,12 +20,11 @@ from slurm_guard.model.phase import Phase
 
 _TWO_PLACES = """
 import sys, threading, time
-def left(): time.sleep(600)
-def right(): time.sleep(600)
-threading.Thread(target=left, daemon=True).start()
-print('up', flush=True)
+def left(said): said and print(said, flush=True); time.sleep(600)
+def right(said): print(said, flush=True); time.sleep(600)
+threading.Thread(target=left, args=['']).start()
 secret = 'xyzzy-local'
-(left if sys.argv[1] == 'l' else right)()
+(left if sys.argv[1] == 'l' else right)('up')
 """
 
 
@@ -38,9 +37,7 @@ def step() -> Iterator[Tree]:
 
 def _start(step: Tree, where: str) -> int:
     child = step.start_program([sys.executable, "-c", _TWO_PLACES, where], 0)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"up\n"
-    time.sleep(0.05)
+    wait_up(child)  # said from the line on which it stays
     return child.pid
 
 
@@ -87,14 +84,11 @@ def test_a_process_that_is_gone_is_refused() -> None:
 def test_a_stopped_process_stays_stopped(step: Tree) -> None:
     """A look must not wake what the stopped-rank line is about."""
     pid = _start(step, "l")
-    now = read_stat(pid)
     subprocess.run(["kill", "-STOP", str(pid)], check=True)
-    time.sleep(0.05)
+    _until_state(pid, "T")
     assert PySpyStacks().dump(pid, 5).signature
-    time.sleep(0.05)
-    now = read_stat(pid)
-    assert now is not None
-    assert now.state == "T"
+    time.sleep(0.05)  # who was woken would be awake by now
+    _until_state(pid, "T")
 
 
 def test_a_refused_trace_is_said(tmp_path: Path) -> None:
@@ -108,10 +102,7 @@ def test_a_trace_that_hangs_costs_its_time_and_leaves_nothing_stopped(step: Tree
     pid = _start(step, "l")
     stacks = _with_program(tmp_path, f"kill -{signal.SIGSTOP.value} {pid}; sleep 60")
     assert "no answer" in stacks.dump(pid, 0.5).refused
-    time.sleep(0.05)
-    now = read_stat(pid)
-    assert now is not None
-    assert now.state == "S"
+    _until_state(pid, "S")
 
 
 def _answer(outer: str, file: str, inner: str) -> str:
@@ -146,6 +137,13 @@ def test_an_answer_that_is_no_stack_is_refused() -> None:
     assert parse_dump('[{"pid"', 1).refused
     assert parse_dump("[]", 1).refused
     assert parse_dump('[{"thread_name": "x", "frames": []}]', 1).refused
+
+
+def _until_state(pid: int, state: str) -> None:
+    until_s = time.monotonic() + 30
+    while (now := read_stat(pid)) is None or now.state != state:
+        assert time.monotonic() < until_s, now
+        time.sleep(0.01)
 
 
 def _with_program(folder: Path, script: str, *, pause: bool = True) -> PySpyStacks:

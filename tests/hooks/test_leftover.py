@@ -252,7 +252,12 @@ def test_process_in_the_kernel_outlives_its_kill(node: Node, frozen: Path) -> No
     )  # fmt: skip
     os.close(fd)
     deadline_s = time.monotonic() + 30
-    while (stat := procfs.read_stat(process.pid)) is None or stat.state != "D":
+    where = f"/proc/{process.pid}/cwd"  # before it is there, D is only a wait for the disk
+    while (
+        os.readlink(where) != str(frozen)
+        or (stat := procfs.read_stat(process.pid)) is None
+        or stat.state != "D"
+    ):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     left = node.kill(wait_s=0.5)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_tree import NODE, WITH_WORKERS, Tree, tree
+from process_tree import NODE, WITH_WORKERS, Tree, tree, wait_up
 
 from slurm_guard.adapters.processes import ProcProcesses
 from slurm_guard.adapters.stacks import PySpyStacks
@@ -60,11 +60,11 @@ def step() -> Iterator[Tree]:
 
 
 def _find(step: Tree, count: int) -> tuple[ProcessReading, ...]:
+    """So many processes, once each sleeps where it will stay."""
     processes = ProcProcesses()
-    until_s = time.monotonic() + 5
-    while len(found := processes.find(step.run, NODE)) < count:
+    until_s = time.monotonic() + 30
+    while len(found := processes.find(step.run, NODE)) < count or any(p.state != "S" for p in found):
         assert time.monotonic() < until_s
-    time.sleep(0.1)
     return found
 
 
@@ -73,6 +73,7 @@ def test_a_whole_scene(step: Tree, tmp_path: Path) -> None:
     child = step.start(
         0, WITH_WORKERS.format(workers=1), HF_TOKEN="s3cr3t-seed", DSN="pg://me:s3cr3t-seed@h/"
     )
+    wait_up(child)
     machine = _Machine()
     captured = capture(_find(step, 2), NODE, str(tmp_path), 5, Outside(PySpyStacks(), machine, machine))
     assert (captured.missing, captured.abort) == ((), ())
@@ -96,8 +97,9 @@ def test_whatever_hangs_the_scene_is_on_time(step: Tree, tmp_path: Path) -> None
     """What hangs is missing, what does not is there."""
     step.start(0)
     machine = _Machine(hang_s=5)
+    found = _find(step, 1)
     begun_s = time.monotonic()
-    captured = capture(_find(step, 1), NODE, str(tmp_path), 0.5, Outside(machine, machine, machine))
+    captured = capture(found, NODE, str(tmp_path), 0.5, Outside(machine, machine, machine))
     assert time.monotonic() - begun_s < 1.5
     assert len(captured.missing) == 3
     assert (tmp_path / "processes-n1.json").exists()
@@ -106,7 +108,7 @@ def test_whatever_hangs_the_scene_is_on_time(step: Tree, tmp_path: Path) -> None
 
 def test_what_fails_is_said_with_its_reason(step: Tree, tmp_path: Path) -> None:
     """No driver, no right to read the kernel log."""
-    step.start(0)
+    wait_up(step.start(0))
     machine = _Machine(error="not here")
     captured = capture(_find(step, 1), NODE, str(tmp_path), 5, Outside(PySpyStacks(), machine, machine))
     assert captured.missing == ("gpu: not here", "kernel log: not here")
@@ -125,7 +127,7 @@ def test_ranks_whose_stack_is_refused_may_still_print_it(step: Tree, tmp_path: P
 def test_the_scene_keeps_its_bound(step: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that would exceed it is cut, and said to be."""
     monkeypatch.setattr(capture_module, "LIMIT_BYTES", 2000)
-    step.start(0, FILLER="x" * 5000)
+    wait_up(step.start(0, FILLER="x" * 5000))
     machine = _Machine()
     captured = capture(_find(step, 1), NODE, str(tmp_path), 5, Outside(PySpyStacks(), machine, machine))
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 2000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from nvml_library import build_nvml
-from process_tree import Tree, tree, watchdog
+from process_tree import Tree, tree, wait_up, watchdog
 
 from slurm_guard.model.order import Beat, Load, Look, Looked, Pulse, RankSeen, Stack, Trouble
 from slurm_guard.model.phase import Phase
@@ -27,6 +27,7 @@ BEATING_CHILD = "import os, time\nif os.fork():\n    time.sleep(600)\n" + BEATIN
 EVALUATING = """
 import time
 def evaluate():
+    print("up", flush=True)
     time.sleep(600)
 evaluate()
 """
@@ -62,8 +63,8 @@ def test_bytes_read_and_written_come_with_the_rank(step: Tree) -> None:
 
 def test_a_stack_says_what_the_rank_does(step: Tree) -> None:
     """By the name of its function; the other one only stands."""
-    step.start(0, EVALUATING)
-    step.start(1)
+    wait_up(step.start(0, EVALUATING))
+    wait_up(step.start(1))
     with watchdog(step.run) as dog:
         dog.wait_for(RankSeen, rank=0)
         dog.wait_for(RankSeen, rank=1)
