@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import pytest
 from process_tree import NODE, SLEEPER, STUBBORN, WITH_WORKERS, Tree, tree, wait_up
@@ -19,7 +20,7 @@ _WITH_STUBBORN_WORKER = """
 import os, signal, time
 if os.fork() == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print('up', flush=True)
+    print('up', flush=True)
 time.sleep(600)
 """
 
@@ -102,14 +103,16 @@ def test_a_stopped_process_takes_its_term(step: Tree) -> None:
     assert child.wait(5) == -signal.SIGTERM
 
 
-def test_a_rank_without_a_stack_prints_it_and_leaves_no_core(step: Tree, tmp_path: object) -> None:
+def test_a_rank_without_a_stack_prints_it_and_leaves_no_core(
+    step: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGABRT takes the place of TERM, with a core limit of 0."""
-    os.chdir(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     child = step.start(0, _HANGS_IN_C, PYTHONFAULTHANDLER="1")
     wait_up(child)
     _kill(step, grace_s=10, abort=(child.pid,))
     assert child.wait(5) == -signal.SIGABRT
-    assert os.listdir(str(tmp_path)) == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_nobody_there_is_dead(step: Tree) -> None:
