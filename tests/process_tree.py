@@ -118,10 +118,10 @@ class Dog:
         self._rest = b""
         assert isinstance(self.wait_for(Hello), Hello)
 
-    def send(self, order: Order) -> None:
-        """Give an order."""
+    def send(self, *orders: Order) -> None:
+        """Give an order, or several that arrive together."""
         assert self.process.stdin is not None
-        self.process.stdin.write(encode(order))
+        self.process.stdin.write(b"".join(map(encode, orders)))
         self.process.stdin.flush()
 
     def wait_for(self, kind: Any, timeout_s: float = 60.0, **values: Any) -> Any:

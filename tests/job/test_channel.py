@@ -142,12 +142,12 @@ def test_step_that_ends_loses_all_its_nodes(bench: Bench) -> None:
 def test_end_of_a_replaced_watchdog_does_not_take_its_successor_down(bench: Bench) -> None:
     """n2 is watched by the newer step; what the older one says of it is history."""
     bench.plan(
-        "sys.stdin.readline(); print('srun: error: n2: task 1: Killed', file=sys.stderr, flush=True)\n"
+        "open('begun', 'w').close(); sys.stdin.readline()\n"
+        "print('srun: error: n2: task 1: Killed', file=sys.stderr, flush=True)\n"
         "sys.exit()"
     )
     bench.channel.start(("n1", "n2"))
-    bench.wait_for(lambda: bench.channel.steps)
-    time.sleep(0.3)
+    bench.wait_for((bench.root / "begun").exists)  # it has read its plan
     bench.plan(ECHO)
     bench.channel.start(("n2",))
     bench.wait_for(lambda: bench.reports == [Hello("n2", 1)])

@@ -314,7 +314,7 @@ def test_the_ring_is_rescued_before_the_watchdogs_leave(bench: Bench) -> None:
     bench.send(Exited(137))
     bench.wait_for(lambda: bench.slurm.read_job(bench.job_id).state == "PENDING")
     bench.wait_for(lambda: bench.incident()["stages"]["requeued"])
-    assert bench.orders()[-4:] == ["read_ring", "rescue", "end_rescue", "leave"]
+    bench.wait_for(lambda: bench.orders()[-4:] == ["read_ring", "rescue", "end_rescue", "leave"])
     told = bench.incident()["rescue"]
     assert (told["iteration"], told["bytes"], told["copied"], told["reason"]) == (20, 10, 10, "")
     assert (bench.state / "rescue").exists()

@@ -114,8 +114,7 @@ def test_the_order_for_the_kill_waits_for_no_scene(step: Tree, tmp_path: Path) -
     step.start(0)
     with watchdog(step.run) as dog:
         dog.wait_for(RankSeen)
-        dog.send(Stop("001", str(tmp_path / "001"), 10.0, 5.0))
-        dog.send(Term("001"))
+        dog.send(Stop("001", str(tmp_path / "001"), 10.0, 5.0), Term("001"))
         assert dog.wait_for(Killed, 3.0).left == ()
         dog.hear(Dumped)
         kinds = [type(report) for report in dog.reports]
