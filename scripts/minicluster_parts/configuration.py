@@ -134,13 +134,14 @@ def read_namespaces_work() -> bool:
 
 
 def read_free_port(name: str, nodes: int) -> int:
-    """The first of `nodes + 1` free ports in a row, below those that the kernel hands out itself."""
-    start = zlib.crc32(name.encode()) % 160
-    for offset in range(160):
-        port = 20000 + (start + offset) % 160 * 64
+    """The first of `nodes + 1` free ports in a row, above those where the ranks of a training meet
+    (slurm_guard/training/rendezvous.py: 12000 to 25999) and below those that the kernel hands out itself."""
+    start = zlib.crc32(name.encode()) % 105
+    for offset in range(105):
+        port = 26000 + (start + offset) % 105 * 64
         if all(_port_is_free(port + i) for i in range(nodes + 1)):
             return port
-    raise ClusterError("no free ports between 20000 and 30240")
+    raise ClusterError("no free ports between 26000 and 32720")
 
 
 def _port_is_free(port: int) -> bool:
