@@ -71,7 +71,7 @@ class Accord:
         self._broken = several and not can_meet
         if several and can_meet:
             self._group = dist.new_group(backend="gloo", timeout=self._patience)
-            self._tensor = torch.zeros(len(_pack(Vote())), dtype=torch.int64)
+            self._tensor = torch.zeros(len(_pack(Vote())), dtype=torch.int64, device="cpu")
             # Its memory: a new tensor each iteration, and reading it, would cost as much as all the rest.
             self._said = (ctypes.c_int64 * len(self._tensor)).from_address(self._tensor.data_ptr())
 

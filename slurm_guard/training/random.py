@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_guard.errors import CheckpointError
@@ -51,10 +51,8 @@ def apply_random(saved: Any) -> None:
 
 
 def _read_python() -> dict[str, Any]:
-    import torch
-
     version, state, gauss = random.getstate()
-    return {"version": version, "state": torch.tensor(state, dtype=torch.int64), "gauss": gauss}
+    return {"version": version, "state": _hold(state), "gauss": gauss}
 
 
 def _set_python(saved: Any) -> None:
@@ -62,13 +60,11 @@ def _set_python(saved: Any) -> None:
 
 
 def _read_numpy() -> dict[str, Any] | None:
-    import torch
-
     loaded = sys.modules.get("numpy.random")
     state = loaded.get_state(legacy=False) if loaded is not None else None
     if state is None or state["bit_generator"] != "MT19937":  # somebody has put another one in its place
         return None
-    words = torch.tensor(state["state"]["key"].tolist(), dtype=torch.int64)
+    words = _hold(state["state"]["key"].tolist())
     position = int(state["state"]["pos"])
     return {
         "state": words,
@@ -104,6 +100,12 @@ def _set_cuda(saved: Any) -> None:
         raise ValueError("it is none of CUDA's")
     if torch.cuda.is_available():
         torch.cuda.set_rng_state(saved)
+
+
+def _hold(words: Sequence[int]) -> Any:
+    import torch
+
+    return torch.tensor(words, dtype=torch.int64, device="cpu")
 
 
 def _words(tensor: Any, size: int) -> list[int]:

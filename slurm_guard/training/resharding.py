@@ -134,9 +134,9 @@ def _make_template(shard: Shard, target: Target) -> Any:
     import torch
 
     if target.spec is None:
-        return torch.empty(shard.shape, dtype=find_dtype(shard))
+        return torch.empty(shard.shape, dtype=find_dtype(shard), device="cpu")
     spec, local_shape = aim(shard, target, as_saved=False)
-    return wrap_local(torch.empty(local_shape, dtype=find_dtype(shard)), spec)
+    return wrap_local(torch.empty(local_shape, dtype=find_dtype(shard), device="cpu"), spec)
 
 
 def _fill(directory: str, templates: Mapping[str, tuple[Shard, Any]]) -> None:
@@ -153,7 +153,7 @@ def _fill(directory: str, templates: Mapping[str, tuple[Shard, Any]]) -> None:
             wanted[path], sizes[path] = template, local.numel()
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     reader = FileSystemReader(directory)
-    with torch.no_grad():
+    with torch.no_grad(), torch.device("cpu"):  # the planner computes with tensors, wherever new ones go
         planner.set_up_planner(wanted, metadata, False)
         reader.set_up_storage_reader(metadata, False)
         plan = planner.create_local_plan()

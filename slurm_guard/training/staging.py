@@ -82,7 +82,7 @@ def _make_buffer(kind: _Kind) -> Any:
     size, pinned = kind
     if pinned:
         try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).untyped_storage()
         except RuntimeError:  # the limit for locked memory: ordinary memory copies slower, and is right too
             pass
     if size < _LARGE:
@@ -154,6 +154,6 @@ def _key(tensor: Any) -> tuple[Any, int, int]:
 def _view(tensor: Any, buffer: Any) -> Any:
     import torch
 
-    view = torch.empty(0, dtype=tensor.dtype)
+    view = torch.empty(0, dtype=tensor.dtype, device="cpu")  # whatever the default device is
     view.set_(buffer, tensor.storage_offset(), tensor.size(), tensor.stride())
     return view.requires_grad_(tensor.requires_grad)

@@ -350,6 +350,32 @@ def replicas(rank: int, directory: str) -> Any:
     return point, weight.unique().tolist(), said
 
 
+def elsewhere(rank: int, directory: str) -> Any:
+    """Ranks that agree, save a milestone and resume from it where new tensors go to another device."""
+    import torch
+
+    from slurm_guard.training.guard import Guard
+    from slurm_guard.training.shard import local_tensor
+
+    def resume(ring: str) -> tuple[Any, Any]:
+        environment = {"SLURM_GUARD_RING_DIR": f"{directory}/{ring}", "SLURM_GUARD_STATE_DIR": directory}
+        guard = Guard.from_environment(ring_every_s=3600, milestone_every=2, environment=environment)
+        return guard, guard.resume(state)
+
+    said, state = listen(), build((2,))
+    train(state, 1)
+    weight = local_tensor(state["model"][0].weight)
+    kept = weight.clone()
+    with torch.device("meta"):
+        guard, _ = resume(f"{rank}")
+        for i in (1, 2):
+            guard.iteration(i)
+        guard.finish()
+        weight.zero_()
+        _, point = resume(f"other{rank}")
+    return point and (point.source, point.iteration), torch.equal(weight, kept), said
+
+
 def absent(rank: int, directory: str) -> Any:
     """The last rank does not come to the milestone."""
     import torch.distributed as dist

@@ -265,3 +265,11 @@ def test_a_file_that_is_gone_or_cut_off_is_refused(
 def test_state_without_shards_needs_no_files(tmp_path: Path) -> None:
     """The skeleton is the state then."""
     assert read_dcp(str(tmp_path), {"seen": 0}, {"seen": 3}) == {"seen": 3}
+
+
+def test_where_new_tensors_go_to_another_device_ranks_agree_save_and_resume(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    """As with torch.set_default_device("cuda"): what is on the CPU on purpose says so."""
+    said = run_ranks("shard_ranks.elsewhere", 2, tmp_path)
+    assert said == [[["milestone", 2], True, []]] * 2

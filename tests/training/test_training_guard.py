@@ -136,6 +136,22 @@ def test_a_training_that_goes_to_another_directory_resumes_where_it_saved(
     assert os.listdir(tmp_path / "milestones") == ["iteration-0000000002"]
 
 
+def test_where_new_tensors_go_to_another_device_all_is_saved_as_ever(tmp_path: Path) -> None:
+    """As with torch.set_default_device("cuda"); one that cannot be read shows what is not on the CPU."""
+    import torch
+
+    model = torch.nn.Linear(1000, 1000)  # of more than 2 MiB: memory with pages of its own
+    kept = model.weight.detach().clone()
+    with torch.device("meta"):
+        one = guard(tmp_path)
+        one.resume({"model": model}, per_rank={"seen": 3})
+        train(one, 2)
+        torch.nn.init.zeros_(model.weight)
+        point = guard(tmp_path).resume({"model": model}, per_rank={"seen": 3})
+    assert point is not None
+    assert torch.equal(model.weight, kept)
+
+
 def test_save_now_saves_both(tmp_path: Path, state: dict[str, Any]) -> None:
     """The next attempt may have this node's disk or not."""
     one = guard(tmp_path, ring_every=None)
