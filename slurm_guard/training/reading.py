@@ -47,6 +47,6 @@ def _load(reader: PartReader) -> tuple[dict[Any, Any], Exception | None]:
     import torch
 
     try:
-        return torch.load(reader, map_location="cpu", weights_only=True), None
+        return torch.load(reader, map_location="cpu", weights_only=True, mmap=False), None
     except Exception as error:
         return {}, error
