@@ -43,9 +43,10 @@ def find_apart(state: Mapping[str, Any], gather: Gather) -> str:
 
 
 def digest_part(local: Mapping[str, Any], sharded: Mapping[str, Any], world_size: int) -> tuple[str, str]:
-    """Which part of the sharded tensors a rank has in `local`, on the CPU, and what is in it, as digests.
+    """Which part of the sharded tensors a rank has in `local`, and what is in it, as digests.
 
-    Only tensors are looked at that do not lie over all ranks: of the others no two have the same part.
+    Only tensors are looked at that do not lie over all ranks: of the others no two have the same part. What
+    could not be copied to the CPU is left out.
     """
     import torch
 
@@ -53,7 +54,7 @@ def digest_part(local: Mapping[str, Any], sharded: Mapping[str, Any], world_size
     part = repr([describe_shard(path, sharded[path]) for path in held])
     content = make_digest(XXH3)
     for tensor in held.values():
-        if type(tensor) is torch.Tensor and tensor.numel():
+        if type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided:
             whole = tensor.contiguous()
             content.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
     return hashlib.blake2s(part.encode(errors="replace")).hexdigest(), content.hexdigest()
