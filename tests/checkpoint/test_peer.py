@@ -509,7 +509,7 @@ def test_kills_of_either_end_leave_nothing_bad(tmp_path: Path, rounds: int) -> N
     assert ended.returncode == 0, ended.stderr
     told: dict[str, Any] = json.loads(ended.stdout)
     assert told["bad"] == []
-    assert told["rounds"] == rounds
+    assert told["rounds"] >= rounds
     # Else nothing was tried: many kills must hit a transfer, and some transfers must have come to their end.
     assert told["cut"] > rounds / 5
     assert told["left"] > rounds / 20
