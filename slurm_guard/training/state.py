@@ -122,8 +122,15 @@ def _holds_nan(tensor: Any) -> bool:
         # the training.
         return math.isnan(torch.aminmax(tensor.detach()).min)
     except RuntimeError:  # sparse, or one of the shortest floating-point types
-        pieces = tensor.detach().to_dense().reshape(-1).split(_PIECE)
+        return _holds_nan_by_pieces(tensor.detach())
+
+
+def _holds_nan_by_pieces(tensor: Any) -> bool:
+    try:
+        pieces = tensor.to_dense().reshape(-1).split(_PIECE)
         return any(bool(piece.float().isnan().any()) for piece in pieces)
+    except NotImplementedError:  # torch only stores it, as numbers of four bits, which know no NaN
+        return False
 
 
 def _leaves(value: Any) -> Iterator[Any]:

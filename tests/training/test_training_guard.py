@@ -285,6 +285,24 @@ def test_only_the_local_rank_0_writes_the_ring_and_rank_0_the_milestone(
         assert (ring(root), milestones(root)) == expected
 
 
+def test_numbers_that_torch_only_stores_are_saved_and_resumed(tmp_path: Path) -> None:
+    """Four bits have no NaN, and torch computes nothing with them."""
+    import torch
+
+    kind = getattr(torch, "float4_e2m1fn_x2", None)
+    if kind is None:
+        pytest.skip("this torch has none")
+    state: dict[str, Any] = {"weights": torch.arange(8, dtype=torch.uint8).view(kind)}
+    one = guard(tmp_path)
+    one.resume(state)
+    train(one, 2)
+    state["weights"] = None
+    point = guard(tmp_path).resume(state)
+    assert point is not None
+    assert state["weights"].view(torch.uint8).tolist() == list(range(8))
+    assert has_nan({**state, "best": float("nan")})
+
+
 def test_infinity_is_no_nan(tmp_path: Path) -> None:
     """Attention masks are full of it; nested containers are looked through."""
     import torch
