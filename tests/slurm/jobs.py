@@ -146,9 +146,9 @@ class Finished:
         return int(self.fields["ExitCode"].split(":")[0])
 
     def incidents(self) -> list[dict[str, Any]]:
-        """All its incidents, in order of time."""
-        files = sorted((self.state_dir / "faults").glob("*/incident.json"))
-        return [json.loads(file.read_bytes()) for file in files]
+        """All its incidents, in order of time: their names tell the second only, and two may share it."""
+        found = [json.loads(file.read_bytes()) for file in (self.state_dir / "faults").glob("*/incident.json")]
+        return sorted(found, key=lambda incident: incident["stages"]["breach"])
 
     def incident(self) -> dict[str, Any]:
         """The only one."""
