@@ -147,7 +147,8 @@ class Finished:
 
     def incidents(self) -> list[dict[str, Any]]:
         """All its incidents, in order of time: their names tell the second only, and two may share it."""
-        found = [json.loads(file.read_bytes()) for file in (self.state_dir / "faults").glob("*/incident.json")]
+        files = (self.state_dir / "faults").glob("*/incident.json")
+        found = [json.loads(file.read_bytes()) for file in files]
         return sorted(found, key=lambda incident: incident["stages"]["breach"])
 
     def incident(self) -> dict[str, Any]:
