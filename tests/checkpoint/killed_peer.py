@@ -1,8 +1,9 @@
 """A shard is put from one process to another, and one of them is killed; round after round, each a fork.
 
-Arguments: directory, rounds, seed. There are more rounds where chance had few dead receivers leave something:
-one in twenty must, and about one in seven does. One JSON object comes out: `rounds`, in how many of them the transfer was
-`cut` and the unit came `whole`, how often a dead receiver left something, and what was `bad`, in words.
+Arguments: directory, rounds, seed. There are more rounds where too few of the dead receivers left anything:
+one in twenty must, and about one in seven does. One JSON object comes out: `rounds`, in how many of them the
+transfer was `cut` and the unit came `whole`, how often a dead receiver left something, and what was `bad`,
+in words.
 """
 
 from __future__ import annotations
