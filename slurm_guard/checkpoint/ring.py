@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 
 from slurm_guard.checkpoint.bounded import RING_S, within
@@ -107,6 +107,21 @@ def trim_units(directory: str, newest: int, *, common: Moment | None = None, kee
         needed = unit.iteration <= newest and unit.moment in replicas
         if unit.directory not in kept and not needed:
             remove_checkpoint(unit.directory)
+
+
+def drop_strays(ring: str, housed: Container[int], before: int) -> None:
+    """Drop the shards before iteration `before` of all ranks but those `housed` here.
+
+    Ranks that went to other nodes left them, and nobody trims them any longer.
+    """
+    for rank, directory in _find_shards(ring):
+        if rank in housed or distrust(directory):
+            continue
+        for unit in _read_own(directory, rank)[0]:
+            if unit.iteration < before:
+                remove_checkpoint(unit.directory)
+        with suppress(OSError):
+            os.rmdir(directory)  # only what is empty
 
 
 def read_moments(ring: str, rank: int, newest: int, *, replica: bool) -> set[Moment]:

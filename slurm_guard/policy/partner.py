@@ -25,6 +25,19 @@ def plan_partners(nodes: Sequence[str], copies: int) -> tuple[tuple[int, ...], .
     return tuple(partners)
 
 
+def find_housed(nodes: Sequence[str], partners: Sequence[Sequence[int]], node: str) -> frozenset[int]:
+    """The ranks whose shards come to this node: its own, and those that have a partner on it.
+
+    >>> sorted(find_housed(("a", "b", "c"), ((1,), (2,), (0,)), "b"))
+    [0, 1]
+    """
+    return frozenset(
+        rank
+        for rank, others in enumerate(partners)
+        if node == nodes[rank] or any(node == nodes[other] for other in others)
+    )
+
+
 def _group_ranks(nodes: Sequence[str]) -> dict[str, list[int]]:
     ranks: dict[str, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):

@@ -14,7 +14,7 @@ from typing import Any
 from slurm_guard.checkpoint.peer import Address, Peer, find_host
 from slurm_guard.errors import CheckpointError, SlurmGuardError
 from slurm_guard.model.checkpoint import Moment
-from slurm_guard.policy.partner import plan_partners
+from slurm_guard.policy.partner import find_housed, plan_partners
 from slurm_guard.policy.whole import Holding
 from slurm_guard.training.rendezvous import RankPlace, read_master
 
@@ -64,7 +64,8 @@ def locate(place: RankPlace) -> RankPlace:
 class Circle:
     """Who is where: `nodes` and `addresses` by rank, `partners` those that keep copies of our shard.
 
-    A node is its name and the ring on it: what counts is who shares one.
+    A node is its name and the ring on it: what counts is who shares one. `housed` are the ranks whose shards
+    come to ours.
     `first` says that this is the first rank of its node: it writes what one of each node has to write.
     Without `connected` the ranks cannot ask each other anything: torch.distributed is not used.
 
@@ -79,6 +80,7 @@ class Circle:
     fork: str = ""
     addresses: tuple[Address | None, ...] = (None,)
     partners: tuple[int, ...] = ()
+    housed: frozenset[int] = frozenset()
     peer: Peer | None = None
     group: Any = None
 
@@ -133,6 +135,7 @@ def meet(place: RankPlace, ring: str, copies: int, environment: Mapping[str, str
         nodes *= place.world_size
         return Circle(place.rank, nodes, place.local_rank == 0, place.world_size == 1, fork)
     peer = _serve(ring, secret, environment)
+    partners = plan_partners(nodes, min(each[3] for each in told))
     return Circle(
         place.rank,
         nodes,
@@ -140,7 +143,8 @@ def meet(place: RankPlace, ring: str, copies: int, environment: Mapping[str, str
         True,
         fork,
         tuple(gather(peer.address if peer else None)),
-        plan_partners(nodes, min(each[3] for each in told))[place.rank],
+        partners[place.rank],
+        find_housed(nodes, partners, nodes[place.rank]),
         peer,
         _make_group(),
     )

@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from slurm_guard.checkpoint.ring import KEEP, read_moments, shard_directory, trim_units, write_unit
+from slurm_guard.checkpoint.ring import (
+    KEEP,
+    drop_strays,
+    read_moments,
+    shard_directory,
+    trim_units,
+    write_unit,
+)
 from slurm_guard.errors import CheckpointError
 from slurm_guard.model.checkpoint import Checkpoint, Moment, Part, Stamp
 from slurm_guard.training.circle import Circle
@@ -54,6 +61,9 @@ class Ring:
         if circle.first:
             self._trim(self._directory)
         self._trim(shard_directory(self._directory, circle.rank))
+        if circle.first and self._common is not None:
+            # Older than what all ranks have on the nodes where they are now.
+            drop_strays(self._directory, circle.housed, self._common[0])
 
     def _write_unit(
         self, stamp: Stamp, saved: Mapping[str, Any], cancelled: Callable[[], bool]

@@ -16,6 +16,7 @@ from slurm_guard.checkpoint.choice import find_resume
 from slurm_guard.checkpoint.manifest import verify_checkpoint
 from slurm_guard.checkpoint.ring import (
     clean_ring,
+    drop_strays,
     read_moments,
     read_units,
     shard_directory,
@@ -110,6 +111,23 @@ def test_nothing_is_dropped_where_nothing_is_as_old(tmp_path: Path) -> None:
         write_unit(str(tmp_path), Stamp(iteration), lambda path: Path(path, "a").touch())
     trim_units(str(tmp_path), 30)
     assert iterations(tmp_path) == [80, 90]
+
+
+def test_shards_of_ranks_that_left_go_once_all_ranks_have_newer_ones(tmp_path: Path) -> None:
+    """Rank 0 lives here, a copy of rank 2 comes here; rank 1 went to another node."""
+    for rank in (0, 1, 2):
+        for iteration in (10, 20, 30):
+            stamp = Stamp(iteration, world_size=3, rank=rank, shards=3)
+            write_unit(str(tmp_path), stamp, lambda path: Path(path, "a").touch())
+    save(tmp_path, 10)
+
+    def held(rank: int | None) -> list[int]:
+        return [unit.iteration for unit in read_units(str(tmp_path))[0] if unit.rank == rank]
+
+    drop_strays(str(tmp_path), {0, 2}, 30)
+    assert [held(rank) for rank in (0, 1, 2, None)] == [[10, 20, 30], [30], [10, 20, 30], [10]]
+    drop_strays(str(tmp_path), {0, 2}, 31)
+    assert sorted(os.listdir(tmp_path)) == ["iteration-0000000010", "rank-00000", "rank-00002"]
 
 
 def test_a_rank_has_the_moments_of_its_healthy_units(tmp_path: Path) -> None:

@@ -63,6 +63,27 @@ def full_disk(rank: int, directory: str) -> Any:
     return point and point.iteration, own["rows"]
 
 
+def moved(rank: int, directory: str) -> Any:
+    """Three ranks save 10 to 30; then the last two change their nodes, resume and save 40 to 60."""
+    import torch.distributed as dist
+
+    guard, own = make(rank, directory), {"rows": [rank]}
+    guard.resume({"at": 0}, per_rank=own)
+    for i in range(1, 31):
+        guard.iteration(i)
+    guard.finish()
+    dist.barrier()
+    node = (0, 2, 1)[rank]
+    guard = make(node, directory)
+    point = guard.resume({"at": 0}, per_rank=own)
+    for i in range(31, 61):
+        guard.iteration(i)
+    guard.finish()
+    dist.barrier()
+    ring = Path(directory, f"n{node}", RING)
+    return point and point.iteration, {room.name: find(str(room)) for room in sorted(ring.glob("rank-*"))}
+
+
 def hung_storage(rank: int, directory: str, *, sharded: bool = False) -> Any:
     """Shared storage brings nothing of the last rank to its disks from iteration 10 on, until 40."""
     import torch.distributed as dist

@@ -16,6 +16,15 @@ def test_what_all_ranks_had_is_there_when_one_disk_has_failed(run_ranks: RunRank
     assert run_ranks("saver_ranks.full_disk", 3, tmp_path / "job") == [[10, [rank, 10]] for rank in range(3)]
 
 
+def test_ranks_that_change_their_nodes_leave_nothing_behind(run_ranks: RunRanks, tmp_path: Path) -> None:
+    """Each node has the shards of its own rank and of the one before, and no room of a rank that went."""
+    told = run_ranks("saver_ranks.moved", 3, tmp_path / "job")
+    assert [at for at, _ in told] == [30, 30, 30]
+    rooms = [set(held) for _, held in told]
+    assert rooms == [{f"rank-{rank:05d}", f"rank-{(rank - 1) % 3:05d}"} for rank in range(3)]
+    assert all(held[-1] == 60 for _, each in told for held in each.values())
+
+
 @pytest.mark.parametrize("case", ["hung_storage", "hung_storage_sharded"])
 def test_rings_go_on_while_shared_storage_hangs_and_milestones_come_back(
     run_ranks: RunRanks, tmp_path: Path, case: str
