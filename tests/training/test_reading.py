@@ -118,10 +118,9 @@ def test_a_part_or_a_checksum_that_is_not_known_is_said(written: Checkpoint) -> 
     assert damage_of(written, "none.pt") == "its manifest has no none.pt"
 
 
-def test_a_training_that_maps_its_own_files_reads_as_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_maps_its_own_files_reads_as_ever(tmp_path: Path) -> None:
     """torch would refuse all that has no name of a file, and so each checkpoint."""
     config = pytest.importorskip("torch.utils.serialization").config
-    monkeypatch.setattr(config.load, "mmap", True)
-    assert read_verified(checkpoint_of(tmp_path, write_state({"at": 7}, str(tmp_path)))) == {"at": 7}
+    with config.patch("load.mmap", True):
+        assert read_verified(checkpoint_of(tmp_path, write_state({"at": 7}, str(tmp_path)))) == {"at": 7}
+    assert not config.load.mmap
