@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from slurm.driven import Driven, kill, wait_for
+from slurm.jobs import ENDED
 
 if TYPE_CHECKING:
     from slurm.conftest import RealCluster
@@ -22,14 +23,17 @@ _TORCHRUN = (
 _STORE = "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 MASTER_ADDR=127.0.0.1"
 
 
+def _plan_port(cluster: RealCluster) -> int:
+    return 14_000 + zlib.crc32(str(cluster.workdir).encode()) % 2_000
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("arguments", ["", "--sharded"])
 def test_workers_that_torchrun_starts_again_go_on_from_the_ring(cluster: RealCluster, arguments: str) -> None:
     """One of four is killed, all are started again, on both nodes: one interval and the save in flight at
     most are computed again, and that is no breach.
     """
-    port = 14_000 + zlib.crc32(str(cluster.workdir).encode()) % 2_000
-    torchrun = _TORCHRUN.format(port=port)
+    torchrun = _TORCHRUN.format(port=_plan_port(cluster))
     script = f"{_STORE}\nexec {{guarded}} --resumable {{python}} {torchrun} {_TRAINING} {arguments}\n"
     shape = ("-N2", "--ntasks-per-node=1", "-c2", "--mem=1400", "--requeue")
     job = Driven(cluster, script, *shape, python=cluster.python)
@@ -48,3 +52,30 @@ def test_workers_that_torchrun_starts_again_go_on_from_the_ring(cluster: RealClu
     assert f"at iteration {at}\niteration {at + 1} loss" in finished.output
     assert finished.incidents() == []
     assert "guarded-srun:" not in finished.output
+
+
+@pytest.mark.long
+def test_the_notice_of_the_template_reaches_every_rank(cluster: RealCluster) -> None:
+    """By proctrack/cgroup Slurm signals the task, nothing below it, and torchrun passes nothing on: the four
+    ranks save and end with 85, of which torchrun makes 1.
+    """
+    keys = {
+        "nodes": 2,
+        "ranks_per_node": 2,
+        "mem": "1400M",
+        "time": "00:05:00",
+        "output": "slurm-%j.out",
+        "port": _plan_port(cluster),
+        "notice": 20,
+        "command": "-m slurm_guard.training.example --iterations 600 --iteration-s 0.1",
+    }
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    rendered = cluster.run_as_user(["slurm-guard", "template", "render", "torchrun-per-node", *words])
+    job_id = cluster.sbatch(rendered.stdout)
+    wait_for(lambda: "iteration 10 " in cluster.output(job_id), "a training", 120)
+    cluster.run_as_user(["scancel", "--signal=USR1", job_id])
+    fields = cluster.wait_state(job_id, set(ENDED), 60)
+    output = cluster.output(job_id)
+    assert fields["ExitCode"] == "1:0", output[-3000:]
+    assert len(re.findall(r"exitcode  : 85", output)) == 4, output[-3000:]
+    assert "iteration 600 " not in output
