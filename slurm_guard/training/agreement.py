@@ -78,16 +78,18 @@ def parse_wish(text: str) -> Wish:
     42
 
     Raises:
-        CheckpointError: `ring:` without a number.
+        CheckpointError: it is none of these. What has no slash and no name of ours is a word misspelt: taken
+            for a directory, which is not there, it would be followed by the newest, and be of no effect.
     """
     if text == "none":
         return Wish(newest=-1)
-    if not text.startswith("ring:"):
+    if not text or "/" in text or text.startswith("iteration-"):
         return Wish(directory=text)
     number = text.removeprefix("ring:")
-    if not number.isdecimal():
+    if number == text or not number.isdecimal():
         raise CheckpointError(
-            f"SLURM_GUARD_RESUME_FROM={text}: use ring:ITERATION or the directory of a checkpoint"
+            f"SLURM_GUARD_RESUME_FROM={text}: use ring:ITERATION, none or the directory of a checkpoint"
+            " (./NAME where it is in the current one)"
         )
     return Wish(newest=int(number))
 

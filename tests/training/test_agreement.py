@@ -116,8 +116,15 @@ def test_a_wish_is_a_limit_or_a_directory() -> None:
     assert parse_wish("ring:7") == Wish(newest=7)
     assert parse_wish("none") == Wish(newest=-1)
     assert parse_wish("/m/iteration-0000000007") == Wish(directory="/m/iteration-0000000007")
-    with pytest.raises(CheckpointError, match="ring:soon: use ring:ITERATION"):
-        parse_wish("ring:soon")
+    assert parse_wish("iteration-0000000007") == Wish(directory="iteration-0000000007")
+    assert parse_wish("./best") == Wish(directory="./best")
+
+
+@pytest.mark.parametrize("text", ["ring:soon", "ring:", "ring:-1", "NONE", "milestone:5", "best", " none"])
+def test_a_wish_that_is_no_word_of_ours_is_said(text: str) -> None:
+    """And not taken for a directory that is not there: the newest would follow, which was to be avoided."""
+    with pytest.raises(CheckpointError, match=f"{text}: use ring:ITERATION, none or the directory"):
+        parse_wish(text)
 
 
 def test_nothing_newer_than_the_wish_is_taken(tmp_path: Path) -> None:
