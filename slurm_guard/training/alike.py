@@ -19,27 +19,29 @@ Likeness = Mapping[str, tuple[str, ...]]
 """By the names of the state, what can be seen of each without looking into a tensor."""
 
 
-def find_unlike(state: Mapping[str, Any], gather: Gather) -> str:
-    """Which rank has another state than rank 0, in a sentence for a person; empty where none has.
+def find_unlike(state: Mapping[str, Any], gather: Gather) -> tuple[str, str]:
+    """Why this state cannot be saved, and why there can be no milestones of it, in words for a person: which
+    rank has another one than rank 0. Empty where that is no reason.
 
     Names and shapes of parameters are compared, not a byte of them. Every rank must call this, and gets the
-    same answer. Of sharded state each rank writes its own part into the ring: see `find_apart`.
+    same answer. Of sharded state each rank writes its own part into the ring; but a milestone lists what rank
+    0 has: others would look in it for theirs in vain.
     """
-    how, sharded = _find(state, gather)
-    if not how or sharded:
-        return ""
+    own = _describe(state)
+    told = gather((_digest(own), _is_sharded(state)))
+    if len({digest for digest, _ in told}) == 1:
+        return "", ""
+    first, *others = gather(own)
+    rank, other = next((rank, other) for rank, other in enumerate(others, 1) if other != first)
+    name = next(name for name in (*first, *other) if first.get(name) != other.get(name))
+    how = _compare(first.get(name), other.get(name))
+    found = f"{name} is not the same on rank {rank} as on rank 0 ({how})"
+    if any(sharded for _, sharded in told):
+        return "", found
     return (
-        f"{how}: the state is what all ranks have alike, or DTensors; give what each rank has for itself as"
+        f"{found}: the state is what all ranks have alike, or DTensors; give what each rank has for itself as"
         " per_rank"
-    )
-
-
-def find_apart(state: Mapping[str, Any], gather: Gather) -> str:
-    """Likewise of sharded state. A milestone lists what rank 0 has: others would look in it for theirs in
-    vain.
-    """
-    how, sharded = _find(state, gather)
-    return how if sharded else ""
+    ), ""
 
 
 def digest_part(local: Mapping[str, Any], sharded: Mapping[str, Any], world_size: int) -> tuple[str, str]:
@@ -75,20 +77,6 @@ def find_mixed(parts: Sequence[tuple[str, str]]) -> str:
                 " pipeline may: give what each rank has for itself as per_rank"
             )
     return ""
-
-
-def _find(state: Mapping[str, Any], gather: Gather) -> tuple[str, bool]:
-    """What differs, if anything, and whether any rank has sharded state."""
-    own = _describe(state)
-    told = gather((_digest(own), _is_sharded(state)))
-    sharded = any(each for _, each in told)
-    if len({digest for digest, _ in told}) == 1:
-        return "", sharded
-    first, *others = gather(own)
-    rank, other = next((rank, other) for rank, other in enumerate(others, 1) if other != first)
-    name = next(name for name in (*first, *other) if first.get(name) != other.get(name))
-    how = _compare(first.get(name), other.get(name))
-    return f"{name} is not the same on rank {rank} as on rank 0 ({how})", sharded
 
 
 def _describe(state: Mapping[str, Any]) -> Likeness:

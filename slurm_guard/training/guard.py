@@ -32,7 +32,7 @@ from slurm_guard.model.checkpoint import Checkpoint, Directories
 from slurm_guard.policy.retention import ALL, Retention
 from slurm_guard.training.accord import Accord, Vote
 from slurm_guard.training.agreement import Wish, agree, read_wish
-from slurm_guard.training.alike import find_apart, find_unlike
+from slurm_guard.training.alike import find_unlike
 from slurm_guard.training.circle import Circle, gather, locate, meet
 from slurm_guard.training.clipping import Clipper
 from slurm_guard.training.given import check_count, check_place, check_signals, check_state, make_stamp
@@ -167,9 +167,9 @@ class Guard:
         self._state, self._per_rank = state, {} if per_rank is None else per_rank
         self._place = locate(self._place)
         circle = self._meet()
-        if why := find_unlike(state, gather):
+        why, self._apart = find_unlike(state, gather)
+        if why:
             raise CheckpointError(why)
-        self._apart = find_apart(state, gather)
         if self._notice is not None or self._pace.timed:
             self._accord.join(can_meet=circle.group is not None)
         loader = Loader(self._whole(), circle.rank, circle.world_size)

@@ -277,11 +277,11 @@ def unlike(rank: int, directory: str) -> Any:
 
 def unlike_sharded(rank: int, directory: str) -> Any:
     """What is said of another sharded model on each rank."""
-    from slurm_guard.training.alike import find_apart, find_unlike
+    from slurm_guard.training.alike import find_unlike
     from slurm_guard.training.circle import gather
 
     own = build((2,), width=7) if rank == 0 else {**build((2,), width=7), "more": 1}
-    return find_unlike(own, gather), find_apart(own, gather), find_apart(build((2,)), gather)
+    return find_unlike(own, gather), find_unlike(build((2,)), gather)
 
 
 def listen() -> list[str]:

@@ -16,7 +16,7 @@ REMEDY = "the state is what all ranks have alike, or DTensors; give what each ra
 
 def ask(*states: dict[str, Any]) -> list[str]:
     """What each rank, a thread here, says of these states."""
-    return run_threads(len(states), lambda rank, gather: find_unlike(states[rank], gather))
+    return run_threads(len(states), lambda rank, gather: find_unlike(states[rank], gather)[0])
 
 
 def model(*widths: int) -> Any:
@@ -76,7 +76,7 @@ def test_of_sharded_state_each_rank_has_its_own(
 ) -> None:
     """Each writes what it has into the ring; a milestone can be read by all where they have the same."""
     apart = "more is not the same on rank 1 as on rank 0 (only one of them has it)"
-    assert run_ranks("shard_ranks.unlike_sharded", 2, tmp_path) == [["", apart, ""]] * 2
+    assert run_ranks("shard_ranks.unlike_sharded", 2, tmp_path) == [[["", apart], ["", ""]]] * 2
 
 
 def test_of_sharded_stages_there_are_no_milestones_that_nobody_could_read(
