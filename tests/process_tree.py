@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from slurm_guard.model.order import Hello, Order, Report, encode, parse_report
@@ -53,6 +53,16 @@ def wait_up(child: subprocess.Popen[bytes]) -> None:
     """Wait until it has said its first line: it stands then where it will stay."""
     assert child.stdout is not None
     assert child.stdout.readline() == b"up\n"
+
+
+def settle(read: Callable[[], Any], state: str) -> str:
+    """The state of the process that `read` gives, once it is this one, or after 30 s: a signal takes its time
+    to be obeyed.
+    """
+    until_s = time.monotonic() + 30
+    while ((now := read()) is None or now.state != state) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return "" if now is None else str(now.state)
 
 
 class Tree:

@@ -23,8 +23,9 @@ def plan_directories(environment: Mapping[str, str], working_directory: str = ".
     job's own directory `CLUSTER-JOBID` is put below it. `SLURM_GUARD_MILESTONE_DIR` is taken as it is;
     without it milestones are in `milestones` of the state directory (`SLURM_GUARD_STATE_DIR`, default
     `slurm-guard/JOBID` under the submit directory). What is rescued of a ring is in its `rescue`; where the
-    milestones' directory is named that has a hash of it. Outside a job the job id is `local`, and where no
-    base is given the name then tells the working directory too: others of this user run elsewhere.
+    milestones' directory is named that has a hash of it. Relative names are those of the working directory.
+    Outside a job the job id is `local`, and where no base is given the name then tells the working directory
+    too: others of this user run elsewhere.
 
     >>> job = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "USER": "ann", "SLURM_SUBMIT_DIR": "/h"}
     >>> plan_directories(job).ring, plan_directories(job).milestone

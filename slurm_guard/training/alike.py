@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from slurm_guard.checkpoint.part import XXH3, make_digest
+from slurm_guard.training.circle import Gather
 from slurm_guard.training.layout import describe_shard, find_dtensor
 
-Gather = Callable[[Any], "list[Any]"]
 Likeness = Mapping[str, tuple[str, ...]]
 """By the names of the state, what can be seen of each without looking into a tensor."""
 
@@ -37,7 +37,8 @@ def find_unlike(state: Mapping[str, Any], gather: Gather) -> tuple[str, str]:
     how = _compare(first.get(name), other.get(name))
     found = f"{name} is not the same on rank {rank} as on rank 0 ({how})"
     if any(sharded for _, sharded in told):
-        return "", found
+        alike = "a milestone has what all ranks have alike: give what each has for itself as per_rank"
+        return "", f"{found}; {alike}"
     return (
         f"{found}: the state is what all ranks have alike, or DTensors; give what each rank has for itself as"
         " per_rank"

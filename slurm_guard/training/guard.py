@@ -50,8 +50,6 @@ from slurm_guard.training.stop import EXIT_STOPPED, StopNotice
 _CLIPPING = "slurm_guard.clipping"
 """The name under which the guard's own state is saved beside the training's."""
 
-_ALIKE = "a milestone has what all ranks have alike: give what each has for itself as per_rank"
-
 _log = logging.getLogger("slurm_guard")
 
 
@@ -179,7 +177,7 @@ class Guard:
                 _log.warning("slurm-guard: skipped %s: %s", skipped.directory, skipped.reason)
             note_refusals(self._directories, agreed.refused)
             if self._apart:
-                _log.warning("slurm-guard: no milestones: %s; %s", self._apart, _ALIKE)
+                _log.warning("slurm-guard: no milestones: %s", self._apart)
         found = agreed.checkpoint
         if found is not None and agreed.loaded is not None:
             own = {_CLIPPING: self._clipper}

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from process_tree import NODE, SLEEPER, WIPED, WITH_WORKERS, Tree, tree
+from process_tree import NODE, SLEEPER, WIPED, WITH_WORKERS, Tree, settle, tree
+from watched_training import until
 
 from slurm_guard.adapters.listpids import ListPids
 from slurm_guard.adapters.processes import ProcProcesses
@@ -206,9 +207,9 @@ def test_a_stopped_process_and_a_zombie_have_their_states(step: Tree) -> None:
     processes = ProcProcesses()
     _find(step, bool)
     child.send_signal(signal.SIGSTOP)
-    _until_state(processes, child.pid, "T")
+    assert settle(lambda: processes.read(child.pid), "T") == "T"
     os.kill(child.pid, signal.SIGKILL)
-    _until_state(processes, child.pid, "Z")
+    assert settle(lambda: processes.read(child.pid), "Z") == "Z"
 
 
 def test_a_leader_that_died_before_its_threads_is_not_dead(step: Tree) -> None:
@@ -216,8 +217,8 @@ def test_a_leader_that_died_before_its_threads_is_not_dead(step: Tree) -> None:
     code = "import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
     child = step.start(0, code + "ctypes.CDLL(None).pthread_exit(None)")
     leader = Path(f"/proc/{child.pid}/task/{child.pid}/stat")
-    _until(lambda: leader.read_text().rpartition(") ")[2].startswith("Z"))
-    _until_state(ProcProcesses(), child.pid, "S")
+    until(lambda: leader.read_text().rpartition(") ")[2].startswith("Z"), 30)
+    assert settle(lambda: ProcProcesses().read(child.pid), "S") == "S"
 
 
 def test_the_callers_own_step_is_left_out(step: Tree) -> None:
@@ -225,22 +226,5 @@ def test_the_callers_own_step_is_left_out(step: Tree) -> None:
     step.start(0, SLURM_STEP_ID="9")
     ours = step.start(1)
     processes = ProcProcesses(own_step="77.9")
-    _until(lambda: bool(processes.find(step.run, NODE)))
+    until(lambda: bool(processes.find(step.run, NODE)), 30)
     assert [p.pid for p in processes.find(step.run, NODE)] == [ours.pid]
-
-
-def _until(fits: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + 30
-    while not fits():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
-
-
-def _until_state(processes: ProcProcesses, pid: int, state: str) -> None:
-    """It is what /proc says in the end: a signal takes its time to be obeyed."""
-
-    def read() -> str:
-        now = processes.read(pid)
-        return "" if now is None else now.state
-
-    _until(lambda: read() == state)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_tree import Tree, tree, wait_up
+from process_tree import Tree, settle, tree, wait_up
 
 from slurm_guard.adapters.procfs import read_stat
 from slurm_guard.adapters.stacks import PySpyStacks, parse_dump
@@ -85,10 +85,10 @@ def test_a_stopped_process_stays_stopped(step: Tree) -> None:
     """A look must not wake what the stopped-rank line is about."""
     pid = _start(step, "l")
     subprocess.run(["kill", "-STOP", str(pid)], check=True)
-    _until_state(pid, "T")
+    assert settle(lambda: read_stat(pid), "T") == "T"
     assert PySpyStacks().dump(pid, 5).signature
     time.sleep(0.05)  # who was woken would be awake by now
-    _until_state(pid, "T")
+    assert settle(lambda: read_stat(pid), "T") == "T"
 
 
 def test_a_refused_trace_is_said(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_trace_that_hangs_costs_its_time_and_leaves_nothing_stopped(step: Tree
     pid = _start(step, "l")
     stacks = _with_program(tmp_path, f"kill -{signal.SIGSTOP.value} {pid}; sleep 60")
     assert "no answer" in stacks.dump(pid, 0.5).refused
-    _until_state(pid, "S")
+    assert settle(lambda: read_stat(pid), "S") == "S"
 
 
 def _answer(outer: str, file: str, inner: str) -> str:
@@ -137,13 +137,6 @@ def test_an_answer_that_is_no_stack_is_refused() -> None:
     assert parse_dump('[{"pid"', 1).refused
     assert parse_dump("[]", 1).refused
     assert parse_dump('[{"thread_name": "x", "frames": []}]', 1).refused
-
-
-def _until_state(pid: int, state: str) -> None:
-    until_s = time.monotonic() + 30
-    while (now := read_stat(pid)) is None or now.state != state:
-        assert time.monotonic() < until_s, now
-        time.sleep(0.01)
 
 
 def _with_program(folder: Path, script: str, *, pause: bool = True) -> PySpyStacks:

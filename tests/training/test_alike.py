@@ -75,7 +75,10 @@ def test_of_sharded_state_each_rank_has_its_own(
     run_ranks: Callable[[str, int, Path], list[Any]], tmp_path: Path
 ) -> None:
     """Each writes what it has into the ring; a milestone can be read by all where they have the same."""
-    apart = "more is not the same on rank 1 as on rank 0 (only one of them has it)"
+    apart = (
+        "more is not the same on rank 1 as on rank 0 (only one of them has it); a milestone has what all"
+        " ranks have alike: give what each has for itself as per_rank"
+    )
     assert run_ranks("shard_ranks.unlike_sharded", 2, tmp_path) == [[["", apart], ["", ""]]] * 2
 
 
